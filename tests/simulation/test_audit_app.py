@@ -155,7 +155,8 @@ def test_the_command_writes_an_app_with_the_settings_and_a_seed(tmp_path: Path) 
         (
             {**SILOS, "placement": "distributed", "secure-aggregation": True},
             "secure-aggregation is True; it must be false in an app, whose nodes keep no keys from message "
-            "to message (`fedpriv audit --own-data` has it, and --deployment audits it on `fedpriv node run`)",
+            "to message (`fedpriv audit --own-data` has it, and --deployment audits it on `fedpriv node "
+            "run`)",
         ),
         (
             {"nodes-own-data": True, "sampler": "everyone", "sampling-rate": 1.0},
