@@ -78,14 +78,20 @@ class StepNotes:
         return cls.beside(node["audit-file"]) if audit and node.get("audit-file") else None
 
     def write(self, number: int, steps: Sequence[Step]) -> None:
-        """Writes the steps of round ``number``, in their order. Raises OSError."""
+        """Writes the steps of round ``number``, in their order. Raises DataError if the disk refuses it."""
         tensors = {f"cohort-{place}": torch.from_numpy(step.cohort) for place, step in enumerate(steps)}
         for place, step in enumerate(steps):
             tensors |= {f"answer-{place}-{block}": part for block, part in enumerate(step.answer)}
         about = {"round": number, "blocks": [len(step.answer) for step in steps]}
-        self.folder.mkdir(mode=0o700, exist_ok=True)
-        with atomic(self._path(number), private=True) as file:
-            file.write(tensor_io.packed(tensors, {"fedpriv": json.dumps(about)}))
+        try:
+            self.folder.mkdir(mode=0o700, exist_ok=True)
+            with atomic(self._path(number), private=True) as file:
+                file.write(tensor_io.packed(tensors, {"fedpriv": json.dumps(about)}))
+        except OSError as error:
+            raise DataError(
+                f"{self.folder}, this node's notes for the audit, cannot be written ({error.strerror}): free "
+                "the disk, or name an audit-file in a folder that the node can write"
+            ) from None
 
     def read(self, number: int) -> tuple[Step, ...]:
         """The steps of round ``number``. Raises DataError if they are not there, or cannot be read."""

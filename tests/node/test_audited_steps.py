@@ -61,7 +61,7 @@ def test_the_change_of_a_round_follows_from_its_notes(tmp_path: Path) -> None:
 
 def test_a_cohort_in_the_notes_is_that_of_the_answer(tmp_path: Path) -> None:
     """What is left of the answer without the exact sum over this cohort is noise of the charged length."""
-    worker, notes = node_of(tmp_path, epsilon=1e4), StepNotes.beside(tmp_path / "audit.txt")
+    worker, notes = node_of(tmp_path, epsilon=1e4, accounting="pld"), StepNotes.beside(tmp_path / "audit.txt")
     params, plan = initial_params(worker.side.task, Key.from_seed(0)), worker.plan
     worker.train(TrainRequest(params, 0, round_events(plan, 0), (1,)))
     step = notes.read(0)[0]
@@ -112,3 +112,11 @@ def test_notes_of_another_round_are_refused(tmp_path: Path) -> None:
     (tmp_path / "0.safetensors").rename(tmp_path / "1.safetensors")
     with pytest.raises(DataError, match="cannot be read"):
         notes.read(1)
+
+
+def test_a_disk_that_takes_no_notes_is_named(tmp_path: Path) -> None:
+    (tmp_path / "notes").write_text("no folder")
+    with pytest.raises(
+        DataError, match=r"notes, this node's notes for the audit, cannot be written \(File e"
+    ):
+        StepNotes(tmp_path / "notes").write(0, [])
