@@ -82,6 +82,11 @@ def sync_folder(folder: Path) -> None:
         os.close(handle)
 
 
+def expanded(path: str | Path) -> Path:
+    """The path with ``~`` as the user's home. ``~name`` stays where there is no such user."""
+    return Path(os.path.expanduser(path))  # Path.expanduser raises RuntimeError there
+
+
 def read_json(text: str | bytes) -> Any:
     """The value of a JSON text. Raises ValueError for anything else, and for brackets without end."""
     try:

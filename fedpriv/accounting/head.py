@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Self
 
 from fedpriv._internal import validation
-from fedpriv._internal.files import atomic, sync_folder
+from fedpriv._internal.files import atomic, read_json, sync_folder
 
 SUFFIX = ".head"  # after the ledger's name
 NO_COPY = "without a copy, count the whole budget of its runs as spent"  # what is left to do
@@ -148,11 +148,11 @@ def _slots(content: bytes) -> list[Head | None]:
 
 def _unpacked(slot: bytes) -> Head | None:
     try:
-        values = json.loads(slot)
+        values = read_json(slot)
         head = Head.from_json(values)
-    except (ValueError, RecursionError):
+        return head if values.get("check") == _check(head) else None
+    except ValueError:
         return None
-    return head if values.get("check") == _check(head) else None
 
 
 def _newest(slots: list[Head | None], path: Path) -> Head:

@@ -14,6 +14,7 @@ import zlib
 from pathlib import Path
 from typing import IO
 
+from fedpriv._internal.files import expanded
 from fedpriv.data.source import DataError
 
 _CHUNK = 1 << 18
@@ -30,7 +31,7 @@ class MissingDataError(DataError, FileNotFoundError):
 def data_folder(folder: str | Path | None = None) -> Path:
     """``folder``, otherwise $FEDPRIV_DATA, otherwise ``~/.cache/fedpriv``. It need not exist."""
     chosen = folder or os.environ.get("FEDPRIV_DATA") or Path.home() / ".cache" / "fedpriv"
-    return Path(chosen).expanduser()
+    return expanded(chosen)
 
 
 def find(where: Path, name: str) -> Path:

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fedpriv._internal.files import expanded
 from fedpriv.flower.intervals import CONTACT_LOST
 from fedpriv.node.contact import read_contact
 from fedpriv.node.paths import contact_path, ledger_path
@@ -85,7 +86,7 @@ def _fault(host: str, port: int, authority: Path) -> str:
 def _contact(folder: Path) -> Seen:
     """The node has heard of its server, and asks it for messages unless it answers one."""
     node = tomllib.loads((folder / "policy.toml").read_text())["node"]
-    times = read_contact(contact_path(folder / ledger_path(node).expanduser()))
+    times = read_contact(contact_path(folder / expanded(ledger_path(node))))
     if times is None:
         return Seen("contact", False, "the node does not run, or the server has not answered it yet")
     heard = time.time() - times.heard

@@ -24,6 +24,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from fedpriv._internal.files import read_json
+
 _EVERY = 5.0  # least seconds between two writes
 
 
@@ -86,7 +88,7 @@ class Times:
 def read_contact(path: Path) -> Times | None:
     """The times of the file; None if there is no such file, or another content."""
     try:
-        found = json.loads(path.read_bytes())
+        found = read_json(path.read_bytes())
         return Times(float(found["heard"]), None if found["asked"] is None else float(found["asked"]))
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, OverflowError):
         return None

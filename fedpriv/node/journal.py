@@ -21,6 +21,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from fedpriv._internal.files import read_json
 from fedpriv.mechanism.units import PrivacyUnit
 
 ANSWERED, REFUSED, FAILED = "answered", "refused", "failed"
@@ -77,7 +78,7 @@ def read_journal(path: Path) -> list[dict[str, Any]]:
     found = []
     for text in path.read_text(encoding="utf-8", errors="replace").splitlines():
         try:
-            line = json.loads(text)
+            line = read_json(text)
         except ValueError:
             continue
         if isinstance(line, dict) and {"time", "event"} <= line.keys():

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from fedpriv._internal import hints, user_code, validation
+from fedpriv._internal.files import expanded
 from fedpriv._internal.settings import Settings, joined, setting
 from fedpriv.config.schema import Config
 from fedpriv.mechanism.placement import PLACEMENTS
@@ -247,7 +248,7 @@ def _parsed(path: Path, tables: Mapping[str, Any]) -> Policy:
 def _absolute(folder: Path, table: Mapping[str, Any]) -> dict[str, Any]:
     """The table with its paths made absolute; ``~`` is the user's home."""
     paths = {
-        key: str(folder / Path(table[key]).expanduser())
+        key: str(folder / expanded(table[key]))
         for key in _PATHS
         if isinstance(table.get(key), str) and table[key]
     }

@@ -75,7 +75,10 @@ def test_the_head_of_another_ledger_is_refused(path: Path, tmp_path: Path) -> No
         read(path)
 
 
-@pytest.mark.parametrize("content", [b"", b"\0" * 384, b"{}\n" * 128, b'{"length":1}', b"[" * 4000])
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"\0" * 384, b"{}\n" * 128, b'{"length":1}', b"[" * 4000, b'{"length":1,"chain":"\\ud800"}'],
+)
 def test_a_damaged_head_is_refused(path: Path, content: bytes) -> None:
     head_path(path).write_bytes(content)
     for use in (read, Ledger.resume):

@@ -200,16 +200,52 @@ def test_a_saved_folder_reads_nothing_outside_it(both: datasets.DatasetDict, tmp
     other = tmp_path / "secret.arrow"
     other.write_bytes((folder / "test/data-00000-of-00001.arrow").read_bytes())
     state = json.loads((folder / "train/state.json").read_text())
-    state["_data_files"] = [{"filename": str(other)}, {"filename": "../../secret.arrow"}]
-    (folder / "train/state.json").write_text(json.dumps(state))
-    with pytest.raises(MissingDataError, match=r"train/secret\.arrow does not exist"):
-        hugging_face(folder)
+    for outside in (str(other), "../../secret.arrow"):
+        state["_data_files"] = [{"filename": outside}]
+        (folder / "train/state.json").write_text(json.dumps(state))
+        with pytest.raises(MissingDataError, match=r"train/secret\.arrow does not exist"):
+            hugging_face(folder)
     (folder / "dataset_dict.json").write_text('{"splits": ["..", "test"]}')
     with pytest.raises(DataError, match="names a folder outside of its own"):
         hugging_face(folder)
     (folder / "dataset_dict.json").write_text("[" * 100_000)
     with pytest.raises(DataError, match=r"dataset_dict\.json is damaged"):
         hugging_face(folder)
+
+
+@pytest.mark.parametrize("name", [3, None, "", "a\0b", "x" * 5000, "\ud800", {"filename": [1]}, {}])
+@pytest.mark.parametrize(
+    ("file", "key"), [("dataset_dict.json", "splits"), ("test/state.json", "_data_files")]
+)
+def test_a_saved_folder_that_lists_what_is_no_name_is_refused(
+    both: datasets.DatasetDict, tmp_path: Path, file: str, key: str, name: object
+) -> None:
+    folder = saved(both, tmp_path / "mine")
+    (folder / file).write_text(json.dumps({key: ["test", "train", name]}))
+    with pytest.raises(DataError, match=rf"{file} is damaged"):
+        hugging_face(folder)
+
+
+def test_a_saved_folder_that_lists_a_file_twice_is_refused(
+    both: datasets.DatasetDict, tmp_path: Path
+) -> None:
+    """The memory for each mention would be taken."""
+    folder = saved(both, tmp_path / "mine")
+    state = json.loads((folder / "train/state.json").read_text())
+    state["_data_files"] *= 2
+    (folder / "train/state.json").write_text(json.dumps(state))
+    with pytest.raises(DataError, match=r"state\.json is damaged: _data_files has a name twice"):
+        hugging_face(folder)
+
+
+def test_a_home_that_does_not_exist_is_named() -> None:
+    for read in (
+        hugging_face,
+        lambda path: image_folder(path, 8),
+        lambda path: users(path, length=4, public_share=0.5),
+    ):
+        with pytest.raises(MissingDataError, match="~nobody-here/data"):
+            read("~nobody-here/data")
 
 
 def test_a_forged_parquet_file_is_refused_before_it_is_read(tmp_path: Path) -> None:

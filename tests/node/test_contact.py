@@ -70,7 +70,13 @@ def test_a_node_goes_on_where_the_file_cannot_be_written(tmp_path: Path) -> None
     contact.close()
 
 
-@pytest.mark.parametrize("content", ["", "[]", "{}", '{"heard": "x", "asked": 1}', '{"heard": 1}', "\0"])
+HUGE = f'{{"heard": 1{"0" * 400}, "asked": 1}}'  # a number that no float holds
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["", "[]", "{}", '{"heard": "x", "asked": 1}', '{"heard": 1}', "\0", "[" * 100_000, HUGE],
+)
 def test_a_file_with_another_content_is_no_contact(tmp_path: Path, content: str) -> None:
     (tmp_path / "contact").write_text(content)
     assert read_contact(tmp_path / "contact") is None

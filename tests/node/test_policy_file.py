@@ -54,6 +54,11 @@ def test_the_anchor_is_beside_the_key(tmp_path: Path) -> None:
     assert read_policy(write_policy(tmp_path, keyed)).anchor == tmp_path / "keys/node.ledger-head"
 
 
+def test_a_home_that_does_not_exist_stays_as_it_is_written(tmp_path: Path) -> None:
+    policy = read_policy(write_policy(tmp_path, ("data/silo.npz", "~nobody-here/silo.npz")))
+    assert policy.node_config["data-file"] == str(tmp_path / "~nobody-here/silo.npz")
+
+
 @pytest.mark.parametrize("key", ["run-epsilon", "epsilon-limit", "delta-limit", "max-clip-norm", "model"])
 def test_no_limit_has_a_default(tmp_path: Path, key: str) -> None:
     path = write_policy(tmp_path)

@@ -74,11 +74,11 @@ def test_a_flood_of_refusals_does_not_fill_the_disk(tmp_path: Path) -> None:
     assert lines[-1]["number"] == 4096
 
 
-def test_a_line_that_a_crash_cut_is_left_out(tmp_path: Path) -> None:
+def test_a_line_that_is_damaged_is_left_out(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "journal")
     journal.note("answered", 7)
     with (tmp_path / "journal").open("a") as file:
-        file.write(json.dumps({"time": "t"})[:-3])
+        file.write(json.dumps({"time": "t"})[:-3] + "\n" + "[" * 100_000)
     assert len(read_journal(tmp_path / "journal")) == 1
 
 

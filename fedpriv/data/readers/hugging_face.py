@@ -6,12 +6,14 @@ The files are read with pyarrow: nothing is copied into a cache, and no code of 
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedpriv._internal import validation
+from fedpriv._internal.files import expanded
 from fedpriv.data.arrays import Arrays
 from fedpriv.data.files import MissingDataError
 from fedpriv.data.readers import arrow
@@ -25,6 +27,7 @@ PREFIX = "hf:"  # of the setting dataset, before a path
 _TEST = ("test", "validation", "valid", "dev")  # the part that is public, the first that there is
 _PART = re.compile(r"(?:^|[^a-z])(train|test|validation|valid|dev)(?:[^a-z]|$)")
 _MOST_JSON = 1 << 20  # bytes of a folder's own description
+_LONGEST_NAME = 255  # bytes of a file's name, on all usual systems
 
 
 def is_path(dataset: str) -> bool:
@@ -50,7 +53,7 @@ def hugging_face(dataset: Any, partitioner: Any = None, **columns: Any) -> Array
         ArgumentError: an argument does not fit the data set.
     """
     if isinstance(dataset, str | Path):
-        path = Path(dataset).expanduser()
+        path = expanded(dataset)
         name, parts = path.resolve().name, _of_folder(path)
     elif isinstance(dataset, Mapping):
         name, parts = "datasets", {str(key): _of_object(part) for key, part in dataset.items()}
@@ -128,23 +131,38 @@ def _of_folder(path: Path) -> dict[str, pa.Table]:
 def _saved(folder: Path) -> pa.Table:
     """One part of a folder that ``save_to_disk`` wrote."""
     names = _listed(folder / "state.json", "_data_files")
-    found = [folder / Path(str(one.get("filename") if isinstance(one, dict) else one)).name for one in names]
+    found = [folder / name for name in names]
     if not all(one.resolve().is_relative_to(folder.parent.resolve()) for one in (folder, *found)):
         raise DataError(f"{folder.parent} has a part that lies outside of it")
     return arrow.read(found, folder.name)
 
 
-def _listed(file: Path, key: str) -> list[Any]:
-    """A list in a JSON file. Names in it are used without their folders, so that no path leads outside."""
+def _listed(file: Path, key: str) -> list[str]:
+    """The names that a JSON file lists, without their folders, so that no path leads outside."""
     try:
         if file.stat().st_size > _MOST_JSON:
             raise ValueError
         found = json.loads(file.read_bytes())[key]
+        if not isinstance(found, list):
+            raise TypeError
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
-        found = None
-    if not isinstance(found, list):
+        found = [None]
+    named = [one.get("filename") if isinstance(one, dict) else one for one in found]
+    if not all(isinstance(one, str) for one in named):
         raise DataError(f"{file} is damaged: it must list {key}")
-    names = [Path(one).name if isinstance(one, str) else one for one in found]
+    names = [Path(one).name for one in named]
     if ".." in names:
         raise DataError(f"{file} is damaged: it names a folder outside of its own")
+    if not all(map(_is_name, names)):
+        raise DataError(f"{file} is damaged: {key} holds what cannot be a file's name")
+    if len(set(names)) < len(names):  # reading a file once for each mention would fill the memory
+        raise DataError(f"{file} is damaged: {key} has a name twice")
     return names
+
+
+def _is_name(name: str) -> bool:
+    """Whether a file could have this name."""
+    try:
+        return 0 < len(os.fsencode(name)) <= _LONGEST_NAME and "\0" not in name
+    except UnicodeEncodeError:
+        return False

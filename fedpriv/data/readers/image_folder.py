@@ -6,6 +6,7 @@ import zipfile
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
+from fedpriv._internal.files import expanded
 from fedpriv._internal.lazy import numpy as np
 from fedpriv.data.archives import ZIP_DAMAGE, entry
 from fedpriv.data.arrays import Arrays
@@ -32,7 +33,7 @@ def image_folder(path: str | Path, image_size: int, grey: bool = False) -> Array
         MissingDataError: there is no such folder or file, or a part has no images.
         DataError: an image is damaged, or a training folder is no class of the test part. It names no image.
     """
-    path = Path(path).expanduser()
+    path = expanded(path)
     if not path.exists():
         raise MissingDataError(f"{path} does not exist")
     found: dict[str, list[tuple[str, bytes]]] = {part: [] for part in _PARTS}

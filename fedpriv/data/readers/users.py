@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from fedpriv._internal import validation
+from fedpriv._internal.files import expanded
 from fedpriv._internal.lazy import numpy as np
 from fedpriv.data.arrays import Arrays
 from fedpriv.data.files import MissingDataError, content
@@ -58,14 +59,14 @@ def users(
     validation.integer("most", most)
     if test is None and not 0 < public_share < 1:
         raise validation.fail("public_share", public_share, "be above 0 and below 1")
-    path = Path(train).expanduser()
+    path = expanded(train)
     reader = _Users(path.name.split(".")[0], length, stride, most, least_characters)
     found = list(reader.examples(path))
     if test is None:
         public = [one for one in found if _is_public(one[0], public_share)]
         found = [one for one in found if not _is_public(one[0], public_share)]
     else:
-        public = list(reader.examples(Path(test).expanduser()))
+        public = list(reader.examples(expanded(test)))
     if not found or not public:
         raise DataError(f"{reader.name} has no {'user' if not found else 'public user'} with an example")
     texts = reader.texts
