@@ -98,6 +98,5 @@ def test_a_hostile_assignment_is_refused_in_a_sentence(examples: int) -> None:
         words = [*KEYS, "unknown key", "--set"]
         outcome(lambda: parsed(dict([read_assignment(line)])), words, "--set", ALLOWED)
 
-    for_all(
-        examples, mutations(ASSIGNMENTS) | st.sampled_from([b"seed=" + piece for piece in FRAGMENTS]), read
-    )
+    texts = mutations(ASSIGNMENTS) | st.sampled_from([b"seed=" + piece for piece in FRAGMENTS])
+    for_all(examples, texts, read, ASSIGNMENTS)

@@ -17,7 +17,7 @@ import pytest
 from helpers.fuzzing import Reader, amounts, check, for_all, run_hostile
 from hypothesis import strategies as st
 
-from fedpriv.data import Arrays, idx, libsvm
+from fedpriv.data import Arrays, hugging_face, idx, libsvm
 from fedpriv.data.catalogue import read_card
 from fedpriv.data.client_files import ClientFile
 from fedpriv.data.datasets import cifar, infinite_mnist, movielens, names, pneumonia, stack_overflow
@@ -170,6 +170,25 @@ LEAF = json.dumps(
         "user_data": {f"u{number}": {"x": ["abcd"] * 2, "y": ["e", "f"]} for number in range(8)},
     }
 ).encode()
+SAVED = pa.table({"x": [1.0, 2.0, 4.0], "label": [0, 1, 1]})
+
+
+def read_saved(path: Path) -> object:
+    """A folder of Hugging Face ``datasets`` in which the file at ``path`` replaces those of its name."""
+    folder = path.parent / "saved"
+    for part in ("train", "test"):
+        (folder / part).mkdir(parents=True, exist_ok=True)
+        with pa.ipc.new_stream(folder / part / "data.arrow", SAVED.schema) as writer:
+            writer.write_table(SAVED)
+        (folder / part / "state.json").write_bytes(STATE)
+    (folder / "dataset_dict.json").write_bytes(SPLITS)
+    for place in (folder,) if path.name == "dataset_dict.json" else (folder / "train", folder / "test"):
+        (place / path.name).write_bytes(path.read_bytes())
+    return hugging_face(folder, classes=2)
+
+
+STATE, SPLITS = b'{"_data_files": [{"filename": "data.arrow"}]}', b'{"splits": ["train", "test"]}'
+
 # An error about a table's columns names them, or the data set, which is called as its file.
 ABOUT_A_TABLE = ("people", "y is", "x is", "bounds is", "classes is")
 
@@ -179,6 +198,9 @@ READERS = (
            names=ABOUT_A_TABLE, slack=PATCH),
     Reader("Arrow", "people.arrow", read_table, (arrow(True), arrow(False)), names=ABOUT_A_TABLE,
            slack=PATCH),
+    Reader("Hugging Face, its parts", "dataset_dict.json", read_saved, (SPLITS,), names=("saved",),
+           slack=PATCH),
+    Reader("Hugging Face, its files", "state.json", read_saved, (STATE,), names=("saved",), slack=PATCH),
     Reader("users, a line each", "roles.jsonl", read_users, (ROLES,), names=("roles",), times=500),
     Reader("users, gzipped", "roles.jsonl.gz", read_users, (ROLES,), gzip.compress, names=("roles",),
            times=500, slack=PATCH),

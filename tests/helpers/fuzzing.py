@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -47,7 +47,8 @@ FRAGMENTS = (
     b"\0", b"\xff", b"\xed\xa0\x80", b"\r", b"\n", b"\n\n", b" ", b"'", b'"', b"-", b"#", b"[" * 3000,
     b"{" * 3000, b'{"a":' * 3000, b"(" * 500, b"9" * 400, b"9" * 5000, b"0x" + b"f" * 5000, b"1e999", b"-1",
     b"nan", b"inf",
-    b'"\\ud800"', b"null", b"true", b"[]", b"{}", b'"x"', b"../../x", b"/tmp/x", b"1000000000000", b"a = 1\n",
+    b'"\\ud800"', b"null", b"true", b"[]", b"{}", b'"x"', b"\\ud800", b"../../x", b"/tmp/x", b"~x/",
+    b"1000000000000", b"a = 1\n",
     b"2020-01-01", pickle.dumps(print),
 )  # fmt: skip
 
@@ -96,6 +97,29 @@ class Reader:
     slack: int = SLACK
 
 
+class Choices(Protocol):
+    """Where the choices of a mutation come from."""
+
+    def integer(self, least: int, most: int) -> int:
+        """One of these numbers, both ends included."""
+
+    def among(self, values: Sequence[Any]) -> Any:
+        """One of these values."""
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """Choices that hypothesis makes, and shrinks."""
+
+    draw: st.DrawFn
+
+    def integer(self, least: int, most: int) -> int:
+        return self.draw(st.integers(least, most))
+
+    def among(self, values: Sequence[Any]) -> Any:
+        return self.draw(st.sampled_from(values))
+
+
 @st.composite
 def mutations(draw: st.DrawFn, valid: tuple[bytes, ...]) -> bytes:
     """Arbitrary bytes, or a valid input with one to four changes."""
@@ -103,34 +127,33 @@ def mutations(draw: st.DrawFn, valid: tuple[bytes, ...]) -> bytes:
         return draw(st.binary(max_size=200))
     data = bytearray(draw(st.sampled_from(valid)))
     for _ in range(draw(st.integers(1, 4))):
-        _change(draw, data)
+        change(Drawn(draw), data)
     return bytes(data)
 
 
-def _change(draw: st.DrawFn, data: bytearray) -> None:
+def change(choices: Choices, data: bytearray) -> None:
+    """Changes these bytes as an adversary would, at one place."""
     # Headers lie at the start and the end, so places there are as likely as all others together.
     size = len(data)
-    at = draw(st.integers(0, min(size, 64)) | st.integers(max(size - 64, 0), size) | st.integers(0, size))
-    kind = draw(st.sampled_from(("flip", "cut", "remove", "number", "digits", "insert", "repeat")))
+    at = choices.integer(*choices.among(((0, min(size, 64)), (max(size - 64, 0), size), (0, size))))
+    kind = choices.among(("flip", "cut", "remove", "number", "digits", "insert", "repeat"))
     if kind == "flip" and at < size:
-        data[at] ^= 1 << draw(st.integers(0, 7))
+        data[at] ^= 1 << choices.integer(0, 7)
     elif kind == "cut":
         del data[at:]
     elif kind == "remove":
-        del data[at : at + draw(st.integers(1, 64))]
+        del data[at : at + choices.integer(1, 64)]
     elif kind == "number":
-        width, order = draw(st.sampled_from("BHIQ")), draw(st.sampled_from("<>"))
-        number = draw(st.sampled_from(EXTREMES)) % 256 ** struct.calcsize(width)
+        width, order = choices.among("BHIQ"), choices.among("<>")
+        number = choices.among(EXTREMES) % 256 ** struct.calcsize(width)
         data[at : at + struct.calcsize(width)] = struct.pack(order + width, number)
     elif kind == "digits" and (runs := list(re.finditer(rb"\d+", data))):
-        run = draw(st.sampled_from(runs))
-        data[run.start() : run.end()] = draw(
-            st.sampled_from((b"-1", b"0", b"1000000000000", b"9" * 400, b"1e999"))
-        )
+        run = choices.among(runs)
+        data[run.start() : run.end()] = choices.among((b"-1", b"0", b"1000000000000", b"9" * 400, b"1e999"))
     elif kind == "insert":
-        data[at:at] = draw(st.sampled_from(FRAGMENTS))
+        data[at:at] = choices.among(FRAGMENTS)
     elif kind == "repeat":
-        data[at:at] = data[at : at + draw(st.integers(1, 256))] * draw(st.integers(1, 8))
+        data[at:at] = data[at : at + choices.integer(1, 256)] * choices.integer(1, 8)
 
 
 def check(reader: Reader, content: bytes, root: Path) -> bool:
@@ -184,19 +207,53 @@ amounts = pytest.mark.parametrize(
 )
 
 
-def for_all(examples: int, strategy: st.SearchStrategy[Any], body: Callable[[Any], object]) -> None:
-    """Calls ``body`` with so many examples of the strategy."""
+@dataclass(frozen=True)
+class Target:
+    """A property as a fuzzer sees it.
+
+    Attributes:
+        read: tries the property with the input that these bytes stand for; an error means that it fails.
+        seeds: the bytes of valid inputs; none where the bytes are hypothesis's choices.
+    """
+
+    read: Callable[[bytes], object]
+    seeds: tuple[bytes, ...] = ()
+
+
+# What tries a property in place of hypothesis; tests/helpers/guided_fuzzing.py sets it.
+guide: Callable[[Target], None] | None = None
+
+
+def for_all(
+    examples: int,
+    strategy: st.SearchStrategy[Any],
+    body: Callable[[Any], object],
+    seeds: tuple[bytes, ...] = (),
+) -> None:
+    """Calls ``body`` with so many examples of the strategy.
+
+    Args:
+        examples: how many.
+        strategy: makes them.
+        body: tries one.
+        seeds: valid inputs, if inputs are bytes of any content; a fuzzer changes them byte by byte.
+    """
 
     @settings(max_examples=examples, deadline=None, suppress_health_check=list(HealthCheck))
     @given(strategy)
     def run(example: Any) -> None:
         body(example)
 
-    run()
+    if guide is None:
+        run()
+    elif seeds:
+        guide(Target(body, seeds))
+    else:
+        guide(Target(run.hypothesis.fuzz_one_input))
 
 
 def run_hostile(reader: Reader, examples: int, root: Path) -> None:
     """The valid contents, and so many mutations of them."""
     for valid in reader.valid:
         check(reader, valid, root)
-    for_all(examples, mutations(reader.valid), lambda data: check(reader, data, root))
+    for_all(examples, mutations(reader.valid), lambda data: check(reader, data, root), reader.valid)
