@@ -13,7 +13,7 @@ export FLWR_DISABLE_UPDATE_CHECK = 1
 export RAY_USAGE_STATS_ENABLED = 0
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-exhaustive mutants trust check generated docs lock clean
+.PHONY: help demo test test-slow test-exhaustive mutants fuzz trust check generated docs lock clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -32,6 +32,9 @@ test-exhaustive: $(VENV)/installed-test ## Run slow cases that repeat others wit
 
 mutants: $(VENV)/installed-test ## Plant faults in a copy, one at a time: a default test must notice each; ARGS select
 	$(BIN)/python tests/helpers/mutants.py $(ARGS)
+
+fuzz: $(VENV)/installed-dev ## Look for inputs that a reader must refuse and does not, guided by coverage; ARGS select
+	$(BIN)/python -P tests/helpers/guided_fuzzing.py $(ARGS)
 
 check: $(VENV)/installed-dev ## Lint code and Dockerfile, check the format and types, run the examples in docstrings and the layering test
 	$(BIN)/ruff check .
@@ -65,7 +68,7 @@ lock: $(BIN)/python ## Write requirements.lock anew: versions and hashes of all 
 	@{ echo "$$LOCK_HEADER"; cat requirements.lock; } > requirements.lock.new && mv requirements.lock.new requirements.lock
 
 clean: ## Remove the virtual environment and the tools' caches
-	rm -rf $(VENV) site .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) site .pytest_cache .mypy_cache .ruff_cache .hypothesis .fuzz
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \

@@ -249,7 +249,7 @@ def for_all(
     elif seeds:
         guide(Target(body, seeds))
     else:
-        guide(Target(run.hypothesis.fuzz_one_input))
+        guide(Target(run.hypothesis.fuzz_one_input))  # type: ignore[attr-defined]
 
 
 def run_hostile(reader: Reader, examples: int, root: Path) -> None:

@@ -86,7 +86,8 @@ def test_a_dependency_of_a_dependency_is_one(distribution: str) -> None:
 
 def test_the_lock_file_pins_every_dependency_with_its_hashes() -> None:
     pinned = {
-        canonicalize_name(name): version for name, version in re.findall(r"^([\w.-]+)==(\S+) \\$", LOCK, re.M)
+        canonicalize_name(name): version
+        for name, version in re.findall(r"^([\w.-]+)==(\S+)(?: ; [^\\]+)? \\$", LOCK, re.M)
     }
     for name, requirement in {**DECLARED, **EXTRAS}.items():
         if name != "torch":  # its builds differ by platform and hardware

@@ -148,9 +148,9 @@ def _listed(file: Path, key: str) -> list[str]:
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         found = [None]
     named = [one.get("filename") if isinstance(one, dict) else one for one in found]
-    if not all(isinstance(one, str) for one in named):
+    names = [Path(one).name for one in named if isinstance(one, str)]
+    if len(names) < len(named):
         raise DataError(f"{file} is damaged: it must list {key}")
-    names = [Path(one).name for one in named]
     if ".." in names:
         raise DataError(f"{file} is damaged: it names a folder outside of its own")
     if not all(map(_is_name, names)):
