@@ -207,7 +207,32 @@ def test_objects_that_are_not_data_are_refused(dataset: object, message: str) ->
             "engine is 'ray'; it must be in-process where model is an object",
         ),
         ({"optimizer": 3}, "optimizer is 'in-memory:int'; it must have the methods"),
-        ({"optimizer": Halving(), "learning_rate": 2.0}, "learning_rate is 2.0, which needs optimizer="),
+        (
+            {"optimizer": Halving(), "learning_rate": 2.0},
+            "learning_rate is 2.0, which needs an optimizer by name; set it where you make your own",
+        ),
+        (
+            {"model": net(), "dataset": mine(), "engine": "ray"},
+            "where dataset and model are objects in memory",
+        ),
+        ({"out": "runs/mine"}, "there is no argument 'out'; did you mean 'folder'?"),
+        ({"output_dir": "runs/mine"}, "there is no argument 'output_dir'; did you mean 'folder'?"),
+        ({"folder": __file__}, "folder is"),
+        ({"callbacks": print}, "callbacks is <built-in function print>; it must be fedpriv.Callback objects"),
+        (
+            {"dataset": mine(), "model": nn.Linear(20, 3)},
+            "it must have 2 outputs for each example (one for each label of mine; the outputs of n examples "
+            "are (n, 3))",
+        ),
+        (
+            {"dataset": (PARTS[0], PARTS[1][:, None], PARTS[2], PARTS[3][:, None]), "model": net()},
+            "it must have 1 output for each example (y of arrays holds rows of tags, (n, 1); labels are one "
+            "number each, (n,); the outputs of n examples are (n, 2))",
+        ),
+        (
+            {"dataset": (PARTS[0], PARTS[1] * 1.0, PARTS[2], PARTS[3] * 1.0), "model": net()},
+            "labels are whole numbers, without a decimal point",
+        ),
     ],
 )
 def test_errors_name_pythons_arguments(settings: dict[str, object], message: str) -> None:
@@ -283,6 +308,39 @@ def test_comparison_and_audit() -> None:
         fedpriv.compare(few, dataset=mine(), placements=[])
     with pytest.raises(fedpriv.ArgumentError, match=r"settings is 'x\.toml'; it must be a fedpriv"):
         fedpriv.simulate("x.toml")
+
+
+def test_a_folder_that_is_in_use_is_named_as_python_names_it(tmp_path: Path) -> None:
+    (tmp_path / "a file").touch()
+    with pytest.raises(fedpriv.ArgumentError, match=r"^folder is .*\(or give overwrite=True\)$"):
+        fedpriv.simulate(model="logistic", engine="in-process", folder=tmp_path)
+
+
+def test_a_placement_that_an_error_names_is_one() -> None:
+    with pytest.raises(fedpriv.ArgumentError, match="client, secure-aggregation"):
+        fedpriv.compare(placements=["centrall"])
+
+
+def test_a_configuration_takes_every_setting_by_its_name() -> None:
+    config = fedpriv.Config(optimizer="dp-srm", srm_gamma=0.3, sampling_rate=0.02)
+    assert config == fedpriv.Config.parse({"optimizer": "dp-srm", "srm-gamma": 0.3, "sampling-rate": 0.02})
+    assert pickle.loads(pickle.dumps(config)) == config
+    for settings, message in [
+        ({"epsilon": -1}, "epsilon is -1; it must be greater than 0"),
+        ({"sampling_rat": 0.1}, "did you mean 'sampling_rate'?"),
+        ({"srm_gamma": 0.3}, "srm_gamma is 0.3, which needs optimizer=dp-srm"),
+    ]:
+        with pytest.raises(fedpriv.ArgumentError) as caught:
+            fedpriv.Config(**settings)
+        assert message in str(caught.value)
+
+
+def test_account_takes_one_method_and_one_multiplier_for_each_release() -> None:
+    given = {"sampling_rate": 0.1, "delta": 1e-5}
+    answer = fedpriv.account(noise_multiplier=[1.0, 1.0, 1.0], methods="rdp", **given)
+    assert answer.epsilon == fedpriv.account(noise_multiplier=1.0, steps=3, methods=["rdp"], **given).epsilon
+    with pytest.raises(fedpriv.ArgumentError, match=r"methods is 'pdl'; .*did you mean 'pld'"):
+        fedpriv.account(noise_multiplier=1.0, steps=3, methods="pdl", **given)
 
 
 def test_account_and_calibrate() -> None:

@@ -122,7 +122,7 @@ class Settings(BaseModel):
             if (registry := _extra(fields[key]).get("words")) is not None:
                 registry.require(value)
         try:
-            settings = cls(**{key: _whole(value, fields[key]) for key, value in values.items()})
+            settings = cls.model_validate({key: _whole(value, fields[key]) for key, value in values.items()})
         except ValidationError as error:
             first = error.errors()[0]
             [key] = (str(part) for part in first["loc"])

@@ -193,8 +193,11 @@ def in_python(text: str, keys: Iterable[str], words: Iterable[str]) -> str:
 
     >>> in_python("clip-norm is 0; it must be greater than 0 (see --clip-norm)", ["clip-norm"], [])
     'clip_norm is 0; it must be greater than 0 (see clip_norm)'
+    >>> in_python("out is 'a'; it must be a new or empty folder (or give --overwrite)", [], [])
+    "folder is 'a'; it must be a new or empty folder (or give overwrite=True)"
     """
-    text = re.sub("^FOLDER is ", "folder is ", text)
+    text = re.sub("^(?:FOLDER|out) is ", "folder is ", text)
+    text = text.replace("or give --overwrite", "or give overwrite=True")
     words = list(words)
     hyphened = sorted((key for key in keys if "-" in key), key=len, reverse=True)
     anywhere = "|".join(map(re.escape, (key for key in hyphened if key not in words))) or "(?!)"

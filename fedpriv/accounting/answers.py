@@ -105,7 +105,7 @@ def account(
     sampling_rate: float | None = None,
     sampler: str | None = None,
     relation: str | None = None,
-    methods: Sequence[str] = tuple(METHODS),
+    methods: str | Sequence[str] = tuple(METHODS),
     ledger: str | Path | Sequence[str | Path] = (),
     anchor: str | Path | None = None,
     anchor_command: str | None = None,
@@ -114,12 +114,13 @@ def account(
 
     Args:
         delta: in (0, 1).
-        steps: T, the number of releases.
+        steps: T, the number of releases; by default the number of noise multipliers, where there are several.
         noise_multiplier: z, the standard deviation of the noise over the clip norm; or one for each release.
         sampling_rate: q, the probability that a unit is in a cohort; 1 or None with sampler everyone.
         sampler: poisson (the default), fixed-size or everyone.
         relation: add-remove or replace-one; None: replace-one for fixed-size cohorts, otherwise add-remove.
-        methods: names of METHODS. All are upper bounds, except for gdp-clt, which can understate.
+        methods: names of METHODS, or one of them. All are upper bounds, except for gdp-clt, which can
+            understate.
         ledger: a run's ``ledger.jsonl`` in place of a schedule; several for the total of runs on the same
             data, whose assumptions are in the answer.
         anchor: the file of the ledger's anchor, where it is not at the place that the ledger names.
@@ -135,6 +136,7 @@ def account(
     method  epsilon  lower bound  kind
     rdp     2.108                 bound
     """
+    methods = [methods] if isinstance(methods, str) else methods
     with validation.python_names(_ARGUMENTS):
         for method in methods:
             validation.choice("methods", method, METHODS)
@@ -225,6 +227,8 @@ def _events(
     sampler: str | None,
     relation: str | None,
 ) -> list[Event]:
+    if steps is None and isinstance(noise, Sequence):
+        steps = len(noise)
     if steps is None or noise is None:
         key = "steps" if steps is None else "noise-multiplier"
         raise validation.fail(key, None, "be given, or a ledger")

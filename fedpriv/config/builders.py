@@ -129,8 +129,15 @@ def _check_outputs(config: Config, source: data.Source, task: Task) -> None:
     }
     if tuple(outputs.shape[1:]) not in suited[source.target]:
         number = 1 if source.target == "value" else source.classes
-        allowed = f"have {number} outputs for the {source.target} of {source.name}"
-        raise validation.fail("model", config.model, allowed)
+        wanted = f"{number} output{'s' if number > 1 else ''} for each example"
+        what = {
+            "label": f"one for each label of {source.name}",
+            "value": f"y of {source.name} holds values; labels are whole numbers, without a decimal point",
+            "tags": f"y of {source.name} holds rows of tags, (n, {number}); labels are one number each, (n,)",
+        }
+        shape = f"({', '.join(map(str, ('n', *outputs.shape[1:])))}{'' if outputs.ndim > 1 else ','})"
+        hint = f"{what[source.target]}; the outputs of n examples are {shape}"
+        raise validation.fail("model", config.model, f"have {wanted}", hint)
 
 
 def make_work(config: Config) -> Work:

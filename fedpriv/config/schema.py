@@ -18,6 +18,7 @@ fedpriv.ArgumentError: unknown key 'sampling-rat'; did you mean 'sampling-rate'?
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import cache
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from pydantic.fields import FieldInfo
@@ -29,6 +30,7 @@ from fedpriv._internal.settings import (
     Scalar,
     Settings,
     by_key,
+    choices,
     condition,
     is_filled,
     own_settings,
@@ -63,8 +65,22 @@ GROUPS: dict[str, type[Settings]] = {
 }
 
 
-class Config(MachineSettings, OptimizerSettings, PrivacySettings, FederationSettings, DataSettings):
+class _Parsed(type(Settings)):  # type: ignore[misc]  # Pydantic's own type of models
+    """The type of :class:`Config`: calling it checks all settings, those of optimizers among them."""
+
+    def __call__(cls, **settings: Any) -> Any:
+        with validation.python_names(cls.keys(), values_of_settings()):
+            return cls.parse(settings)
+
+
+class Config(
+    MachineSettings, OptimizerSettings, PrivacySettings, FederationSettings, DataSettings, metaclass=_Parsed
+):
     """All settings of a run. Attributes are the keys with underscores for hyphens.
+
+    ``Config(epsilon=1, optimizer="dp-srm", srm_gamma=0.3)`` takes every setting by its name, as
+    ``fedpriv.simulate`` does, and raises ArgumentError on the first thing wrong; :meth:`parse` takes a
+    mapping.
 
     Attributes:
         own: the settings of the chosen optimizer alone.
@@ -339,6 +355,12 @@ class Config(MachineSettings, OptimizerSettings, PrivacySettings, FederationSett
                     yield key, unmet[0]
             else:
                 yield key, Needs(users_of(key, self.optimizer), lambda run: False)
+
+
+@cache
+def values_of_settings() -> tuple[str, ...]:
+    """All words that settings have as values."""
+    return tuple(word for field in Config.all_fields().values() for word in choices(field))
 
 
 def _hint(key: str, value: object, known: Mapping[str, object]) -> str:

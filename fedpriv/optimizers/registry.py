@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from fedpriv._internal import user_code
 from fedpriv._internal.registry import Registry
 from fedpriv._internal.settings import Needs, Settings, setting
 from fedpriv.optimizers.settings import SharedSettings
@@ -201,7 +202,13 @@ class OptimizerSettings(SharedSettings, ChoiceSettings):
 
 
 def users_of(key: str, optimizer: str) -> str:
-    """The methods that use the setting ``key``, for errors; those like ``optimizer`` come first."""
+    """The methods that use the setting ``key``, for errors; those like ``optimizer`` come first.
+
+    >>> users_of("learning-rate", "in-memory:DpSgd")
+    'an optimizer by name; set it where you make your own optimizer'
+    """
+    if user_code.in_memory(optimizer):
+        return "an optimizer by name; set it where you make your own optimizer"
     users = [m.name for m in METHODS.values() if key in m.uses or key in m.settings.fields()]
     users.sort(key=lambda name: not name.endswith(optimizer))
     if not users:

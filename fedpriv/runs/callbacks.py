@@ -63,8 +63,9 @@ class GuardedCallbacks:
         notes: the errors so far, in sentences.
     """
 
-    def __init__(self, callbacks: Sequence[Callback] = ()) -> None:
-        self._callbacks = [_checked(callback) for callback in callbacks]
+    def __init__(self, callbacks: Callback | Sequence[Callback] = ()) -> None:
+        given = callbacks if isinstance(callbacks, Sequence) else [callbacks]
+        self._callbacks = [_checked(callback) for callback in given]
         self.notes: list[str] = []
 
     def on_round(self, status: Status) -> None:
@@ -103,5 +104,6 @@ def _checked(callback: Callback) -> Callback:
     """The callback. Raises ArgumentError for what is none, before the run begins."""
     if not isinstance(callback, Callback):
         hint = "subclass fedpriv.Callback"
-        raise validation.fail("callbacks", callback, "be instances of fedpriv.Callback", hint)
+        allowed = "be fedpriv.Callback objects in a list"
+        raise validation.fail("callbacks", callback, allowed, hint)
     return callback

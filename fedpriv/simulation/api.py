@@ -18,12 +18,12 @@ import numpy as np
 from torch import nn
 
 from fedpriv._internal import hints, user_code, validation
-from fedpriv._internal.settings import by_key, choices
+from fedpriv._internal.settings import by_key
 from fedpriv.auditing import auditor
 from fedpriv.auditing.finding import Finding
 from fedpriv.config import centralised
 from fedpriv.config.plan import make_plan
-from fedpriv.config.schema import Config
+from fedpriv.config.schema import Config, values_of_settings
 from fedpriv.data import Source
 from fedpriv.data.inputs import as_source
 from fedpriv.mechanism.placement import PLACEMENTS
@@ -134,7 +134,7 @@ def resume(
     objects = {key: value for key, value in given.items() if value is not None}
     if "dataset" in objects:
         objects["dataset"] = as_source(objects["dataset"])
-    with validation.python_names(Config.keys(), VALUES), user_code.objects(objects):
+    with validation.python_names(Config.keys(), values_of_settings()), user_code.objects(objects):
         if not (path / "config.toml").is_file():
             raise validation.fail(
                 "folder", str(folder), "be the output folder of a run", "no config.toml is in it"
@@ -215,13 +215,13 @@ def compare(
     (['central', 'none'], True)
     """
     given = {"dataset": dataset, "model": model, "loss": loss, "optimizer": optimizer}
+    placements = [placements] if isinstance(placements, str) else placements
+    if not placements:
+        raise validation.fail("placements", placements, "name at least one placement")
+    for placement in placements:  # here, since secure-aggregation is a value and no argument
+        validation.choice("placements", placement, comparisons.COMPARED)
     with _prepared(settings, given, changes) as (values, objects):
         config = _configured(values, objects)
-        placements = [placements] if isinstance(placements, str) else placements
-        if not placements:
-            raise validation.fail("placements", placements, "name at least one placement")
-        for placement in placements:
-            validation.choice("placements", placement, comparisons.COMPARED)
         run.check(config)
         plans = comparisons.plans(config, list(dict.fromkeys(placements)))
         named = {key for key in values if key not in objects}
@@ -296,7 +296,7 @@ def _prepared(
     """The settings by key, and the objects among them, which are in place within this block; errors name the
     arguments as Python does."""
     keys = Config.keys()
-    with validation.python_names(keys, VALUES):
+    with validation.python_names(keys, values_of_settings()):
         _require_known(changes, keys)
         if not isinstance(settings, Config | Mapping | None):
             hint = "give settings by name, as in clients=1000, or a dict of them"
@@ -320,15 +320,18 @@ def _require_known(changes: Mapping[str, Any], keys: list[str]) -> None:
     """Raises ArgumentError for a keyword argument that is no setting."""
     for key in changes:
         setting = key.replace("_", "-")
-        if setting not in keys:
-            raise validation.ArgumentError(f"there is no argument {key!r}; {hints.of_key(setting, keys)}")
+        if setting not in keys or setting == "out":  # a run in Python writes to the argument folder
+            hint = validation.meant("folder") if setting == "out" else hints.of_key(setting, keys)
+            hint = hint.replace(validation.meant("out"), validation.meant("folder"))
+            raise validation.ArgumentError(f"there is no argument {key!r}; {hint}")
 
 
 def _require_here(values: Mapping[str, Any], objects: Mapping[str, Any], engine_is_named: bool) -> None:
     """Raises ArgumentError where the caller asks for another process than this one."""
     if engine_is_named and values["engine"] != "in-process":
         hint = "to use Ray, write it into a module and name it, as in model='mymodule:build'"
-        text = f"be in-process where {' and '.join(objects)} is an object in memory"
+        are = "is an object" if len(objects) == 1 else "are objects"
+        text = f"be in-process where {' and '.join(objects)} {are} in memory"
         raise validation.fail("engine", values["engine"], text, hint)
 
 
@@ -364,7 +367,9 @@ def _run(
 
 def _with_notes(result: Result, *notes: str) -> Result:
     """The result with these notes before its own; all name settings as Python does."""
-    named = (validation.in_python(text, Config.keys(), VALUES) for text in (*notes, *result.notes))
+    named = (
+        validation.in_python(text, Config.keys(), values_of_settings()) for text in (*notes, *result.notes)
+    )
     return replace(result, notes=tuple(named))
 
 
@@ -390,11 +395,3 @@ def _line(status: Status) -> None:
 
 def _somebody_looks_on() -> bool:
     return sys.stderr.isatty() or "ipykernel" in sys.modules
-
-
-def _values() -> list[str]:
-    """All words that settings have as values."""
-    return [word for field in Config.all_fields().values() for word in choices(field)]
-
-
-VALUES = _values()

@@ -278,7 +278,7 @@ def test_a_model_that_diverges_has_no_score_and_says_so(
         ("value", {"model": "mlp"}, "which are ids; use one of factors, factors-biases"),
         ("value", {"model": "factors", "input_mean": 0.1}, "input-mean is 0.1; it must be 0: toy is"),
         ("value", {"model": "factors", "input_std": 2.0}, "input-std is 2.0"),
-        ("tags", {"model": "linear"}, "model is 'linear'; it must have 8 outputs for the tags of toy"),
+        ("tags", {"model": "linear"}, "model is 'linear'; it must have 8 outputs for each example"),
         ("label", {"model": "factors"}, "use one of lstm, mlp-text"),
     ],
 )

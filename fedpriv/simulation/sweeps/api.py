@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedpriv._internal import validation
-from fedpriv.config.schema import Config
+from fedpriv.config.schema import Config, values_of_settings
 from fedpriv.report import sweep_results
 from fedpriv.report.sweep_results import Ended
 from fedpriv.runs.result import Result, as_frame, load_result
-from fedpriv.simulation.api import VALUES
 from fedpriv.simulation.sweeps import driver, plans, tuning
 from fedpriv.simulation.sweeps.plans import Sweep
 
@@ -121,7 +120,7 @@ def sweep(
     """
     validation.integer("jobs", jobs)
     told = progress or (progress is None and (sys.stderr.isatty() or "ipykernel" in sys.modules))
-    with validation.python_names(Config.keys(), VALUES):
+    with validation.python_names(Config.keys(), values_of_settings()):
         found = tuning.run(plans.prepare(definition), Path(folder), jobs, _Lines() if told else None)
     ended = tuple(driver.read_ended(found.sweep, found.folder))
     return SweepResult(found.folder, found.sweep, found.board.failed, found.interrupted, ended)
