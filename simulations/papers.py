@@ -9,6 +9,7 @@ standard deviation over seeds, the number of seeds, and the largest certified ep
 
 from __future__ import annotations
 
+import csv
 import itertools
 import json
 import statistics
@@ -43,6 +44,7 @@ Folders that are of no paper: [defaults](defaults/README.md) (where default sett
 [central_vs_local](central_vs_local/README.md), [optimizers](optimizers/README.md),
 [non_iid](non_iid/README.md), [cohorts](cohorts/README.md), [silos](silos/README.md),
 [secure_aggregation](secure_aggregation/README.md) (questions, each with its answer),
+[levels](levels/README.md) (the five papers' optimizers at all levels and placements),
 [users](users/README.md) (five data sets whose privacy unit is a user) and
 [flower_apps](flower_apps/README.md) (ordinary Flower apps, and the lines that make them private).
 """
@@ -69,11 +71,10 @@ def at(record: Mapping[str, Any], path: str) -> Any:
 
 def records(row: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The row's records. Raises ValueError if there are none."""
-    lines = (FOLDER / row["results"]).read_text().splitlines()
     low, high = row.get("seeds", (-1, 10**9))
     found = [
         record
-        for record in map(json.loads, lines)
+        for record in read(FOLDER / row["results"])
         if all(at(record, path) == value for path, value in row.get("where", {}).items())
         and low <= record.get("seed", 0) <= high
     ]
@@ -82,12 +83,28 @@ def records(row: Mapping[str, Any]) -> list[dict[str, Any]]:
     return found
 
 
+def read(path: Path) -> list[dict[str, Any]]:
+    """All records of a results file: JSON lines, or the table of a sweep."""
+    if path.suffix != ".csv":
+        return [json.loads(line) for line in path.read_text().splitlines()]
+    with path.open(newline="") as table:
+        return [{key: number(text) for key, text in row.items()} for row in csv.DictReader(table)]
+
+
+def number(text: str) -> Any:
+    """A cell of a table: a number, if it is one."""
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
 def figures(row: Mapping[str, Any]) -> tuple[str, str]:
     """(our figures, their certified epsilon) of a row with results."""
     by, ours, costs = row.get("by"), [], []
     key = (lambda record: at(record, by)) if by else (lambda record: 0)
     for value, group in itertools.groupby(sorted(records(row), key=key), key):
-        some, label = list(group), f"{value:g}: " if by else ""
+        some, label = list(group), f"{value if isinstance(value, str) else f'{value:g}'}: " if by else ""
         ours.append(label + spread([score(row, record) for record in some], row.get("as", "percent")))
         epsilon = max(at(record, row.get("epsilon", "epsilon/pld/epsilon")) for record in some)
         costs.append(f"{label}{epsilon:.3g}")
