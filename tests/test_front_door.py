@@ -215,6 +215,8 @@ def test_objects_that_are_not_data_are_refused(dataset: object, message: str) ->
             {"model": net(), "dataset": mine(), "engine": "ray"},
             "where dataset and model are objects in memory",
         ),
+        ({"optimizer": torch.optim.SGD}, "optimizer is torch's SGD, which is not private; use one of"),
+        ({"optimizer": torch.optim.Adam(net().parameters())}, "is torch's Adam, which is not private"),
         ({"out": "runs/mine"}, "there is no argument 'out'; did you mean 'folder'?"),
         ({"output_dir": "runs/mine"}, "there is no argument 'output_dir'; did you mean 'folder'?"),
         ({"folder": __file__}, "folder is"),

@@ -132,7 +132,8 @@ class PrivateStrategy(Strategy):  # type: ignore[misc]  # Flower is not followed
         if resume and folder is None:
             raise validation.fail("folder", None, "be the folder of the run to resume")
         if folder is not None and not resume:
-            RunFolder.check(folder, overwrite)
+            with validation.python_names(()):
+                RunFolder.check(folder, overwrite)
         self._folder, self._overwrite, self._resume = folder, overwrite, resume
         self._inner = _boundable(strategy) if strategy is not None else FedAvg()
         self._wraps = strategy is not None

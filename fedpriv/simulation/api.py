@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from torch import nn
 
 from fedpriv._internal import hints, user_code, validation
@@ -308,6 +309,7 @@ def _prepared(
         objects = {key: values[key] for key in _OBJECTS if key in values and not isinstance(values[key], str)}
         if "dataset" in objects:
             objects["dataset"] = as_source(objects["dataset"])
+        _require_private(objects.get("optimizer"))
         values |= {key: user_code.reference(found) for key, found in objects.items()}
         if objects:
             _require_here(values, objects, named)
@@ -324,6 +326,14 @@ def _require_known(changes: Mapping[str, Any], keys: list[str]) -> None:
             hint = validation.meant("folder") if setting == "out" else hints.of_key(setting, keys)
             hint = hint.replace(validation.meant("out"), validation.meant("folder"))
             raise validation.ArgumentError(f"there is no argument {key!r}; {hint}")
+
+
+def _require_private(optimizer: Any) -> None:
+    """Raises ArgumentError for an optimizer of torch, or its class: it adds no noise and knows no budget."""
+    kind = optimizer if isinstance(optimizer, type) else type(optimizer)
+    if issubclass(kind, torch.optim.Optimizer):
+        text = f"optimizer is torch's {kind.__name__}, which is not private; use one of fedpriv.optimizers"
+        raise validation.ArgumentError(f"{text} or its name, as in optimizer='dp-sgd' or 'dp-adam'")
 
 
 def _require_here(values: Mapping[str, Any], objects: Mapping[str, Any], engine_is_named: bool) -> None:

@@ -340,6 +340,12 @@ def test_an_interrupted_run_resumes_to_the_same_model(tmp_path: Path) -> None:
     assert not torch.equal(vector(resumed.arrays), vector(whole.arrays))  # one release was lost
 
 
+def test_a_folder_in_use_is_refused_by_the_argument_that_named_it(tmp_path: Path) -> None:
+    (tmp_path / "a file").touch()
+    with pytest.raises(ArgumentError, match=r"^folder is .*\(or give overwrite=True\)$"):
+        PrivateStrategy(population=CLIENTS, folder=tmp_path, **SETTINGS)
+
+
 def test_client_metrics_are_dropped_unless_they_are_let_through(tmp_path: Path) -> None:
     closed = run(tmp_path / "closed")
     assert not closed.train_metrics_clientapp
