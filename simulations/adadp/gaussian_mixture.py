@@ -3,9 +3,10 @@
     python simulations/adadp/gaussian_mixture.py --search    # one seed of each step size of the grids
     python simulations/adadp/gaussian_mixture.py --run       # 5 other seeds of ADADP and of the three best
     python simulations/adadp/gaussian_mixture.py --starts    # ADADP from four first step sizes (Figure 6)
+    python simulations/adadp/gaussian_mixture.py --reference # where runs start, and Adam without privacy
     python simulations/adadp/gaussian_mixture.py --picture   # gaussian_mixture.png, from the results
     python simulations/adadp/gaussian_mixture.py --short     # one small run of ADADP, some seconds
-    python simulations/adadp/gaussian_mixture.py             # the table, from gaussian_mixture.jsonl
+    python simulations/adadp/gaussian_mixture.py             # the tables, from gaussian_mixture.jsonl
 
 It needs no data: the paper's is drawn. Finished runs are appended to ``gaussian_mixture.jsonl`` beside this
 file and skipped the next time. Runs are seeded to be repeatable; such runs are not private.
@@ -85,7 +86,7 @@ EPOCH = EXAMPLES // COHORT  # releases: "50 iterations equals one epoch"
 DRAWS, TEST_DRAWS = 8, 100
 CURVE = 20  # points of a curve
 CHOICE = 0  # the seed of the search; the table has other seeds
-GRID = tuple(10.0 ** (k / 2) for k in range(-6, 1))  # DP-SGD's step sizes
+GRID = tuple(10.0 ** (k / 2) for k in range(-6, 2))  # DP-SGD's step sizes
 BEST = 3  # of the grid are in the table
 PAPERS, HALVES = "ADADP", "ADADP, half steps kept"
 START, STARTS = 0.1, (1e-3, 1e-2, 1e-1, 1.0)
@@ -398,6 +399,32 @@ def step_size(mechanism: Mechanism, state: State) -> float:
     return inner.step_size_of(state) if hasattr(inner, "step_size_of") else inner.learning_rate(state.step)
 
 
+def reference(seed: int) -> Record:
+    """The scores of q where a seed starts it, and after 800 steps of Adam on all examples, not private."""
+    model, task = task_of(seed)
+    x, y, _ = View(source(), OneExample(EXAMPLES)).batch(np.arange(EXAMPLES))
+    params = vector_of(model, task.layout)
+    draws, test_x = FreshDraws(dp_sgd(1.0, CLIP_NORM), task.layout, seed), source().test("cpu")[0]
+    start = expected_log_likelihood(task, params, test_x), expected_log_likelihood(task, params, many())
+    leaf = params.clone().requires_grad_()
+    adam = torch.optim.Adam([leaf], 0.02)
+    for step in range(800):
+        adam.zero_grad()
+        point = draws.query(State(leaf, step)).points[0]
+        task.losses(point, x, y).mean().backward()
+        adam.step()
+    end = leaf.detach()
+    return {
+        "cell": {"part": "reference", "method": "Adam, no privacy"},
+        "seed": seed,
+        "start": start[0],
+        "start of 10,000": start[1],
+        "log-likelihood": expected_log_likelihood(task, end, test_x),
+        "log-likelihood of 10,000": expected_log_likelihood(task, end, many()),
+        "note": "not private",
+    }
+
+
 def cell(part: str, method: str, sigma: float, step_size: float, releases: int | None = None) -> Record:
     """A number of the table before its seeds; the releases are the paper's where none are given."""
     count = RELEASES[sigma] if releases is None else releases
@@ -437,11 +464,15 @@ def batch(jobs: Iterable[tuple[Record, int]]) -> None:
     """Run the jobs that have no result yet, those with equal numbers of releases in lock step."""
     todo = [(made, seed) for made, seed in jobs if not found(made, [seed])]
     for _, group in itertools.groupby(todo, lambda job: job[0]["releases"]):
-        records = run_together(list(group))
+        append(run_together(list(group)))
+
+
+def append(records: Iterable[Record]) -> None:
+    """Write finished runs to the results, and a line of each."""
+    for record in records:
         with RESULTS.open("a") as file:
-            file.writelines(json.dumps(record) + "\n" for record in records)
-        for one in records:
-            print(one["cell"], one["seed"], one["log-likelihood"], one["seconds"], flush=True)
+            file.write(json.dumps(record) + "\n")
+        print(record["cell"], record["seed"], record["log-likelihood"], flush=True)
 
 
 def rows() -> Iterator[tuple[str, ...]]:
@@ -472,6 +503,16 @@ def table() -> str:
     return markdown(titles, rows())
 
 
+def search_table() -> str:
+    """Markdown of the search: the log-likelihood of the 100 test examples by step size, one seed."""
+    titles = ("sigma", *(f"{rate:.2g}" for rate in GRID))
+    lines = []
+    for sigma in RELEASES:
+        scored = {c["step size"]: found(c, [CHOICE]) for c in searched([sigma])}
+        lines.append([f"{sigma:g}", *(f"{r[0]['log-likelihood']:.3f}" if r else "" for r in scored.values())])
+    return markdown(titles, lines)
+
+
 def picture() -> bytes:
     """Figures 5 and 6: above test log-likelihoods by epoch, means over seeds; below ADADP's step sizes."""
     from matplotlib.figure import Figure
@@ -490,15 +531,19 @@ def picture() -> bytes:
         truth = true_log_likelihood(source().test("cpu")[0])
         axes[0].axhline(truth, color="black", linewidth=0.8, label="the true density")
         axes[0].set(title=f"sigma = {sigma:g}", ylabel="log-likelihood of a test example")
+        decayed = Decayed(1.0, RELEASES[sigma] // (2 * EPOCH) * EPOCH)
         for made in starts([sigma]):
             for one in found(made):
-                curve = np.array([[0, 0, made["step size"]], *one["curve"]])
-                axes[1].plot(curve[:, 0] / EPOCH, curve[:, 2], label=f"first step size {made['step size']:g}")
+                at, _, sizes = zip([1, 0, made["step size"]], *one["curve"], strict=True)
+                used = [size * decayed(int(release) - 1) for release, size in zip(at, sizes, strict=True)]
+                name = f"first step size {made['step size']:g}"
+                axes[1].plot(np.array(at) / EPOCH, used, label=name)
         axes[1].set(ylabel="ADADP's step size", yscale="log")
         for one in axes:
             one.set(xlabel="epoch")
-            one.legend(fontsize=8)
             one.grid(alpha=0.3)
+            if one.lines:
+                one.legend(fontsize=8)
     return png(drawn, dpi=100)
 
 
@@ -511,7 +556,7 @@ def main() -> None:
     """See the module's docstring."""
     raw = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
-    for flag in ("--search", "--run", "--starts", "--picture", "--short"):
+    for flag in ("--search", "--run", "--starts", "--reference", "--picture", "--short"):
         parser.add_argument(flag, action="store_true")
     parser.add_argument("--sigma", type=float, action="append", choices=tuple(RELEASES))
     options = parser.parse_args()
@@ -525,10 +570,13 @@ def main() -> None:
         batch((made, seed) for sigma in sigmas for seed in FRESH for made in compared(sigma))
     if options.starts:
         batch((made, FRESH[0]) for made in starts(sigmas))
+    if options.reference:
+        done = {record["seed"] for record in read(RESULTS) if record["cell"]["part"] == "reference"}
+        append(reference(seed) for seed in FRESH if seed not in done)
     if options.picture:
         with atomic(PICTURE) as file:
             file.write(picture())
-    print(table())
+    print(table(), search_table(), sep="\n\n")
 
 
 if __name__ == "__main__":

@@ -212,14 +212,15 @@ def batch(todo: Iterable[Record]) -> None:
 def rows() -> Iterator[tuple[str, ...]]:
     """The table's rows."""
     for cell in cells():
-        found = [record for record in read(RESULTS) if record["cell"] == cell]
-        if found:
+        own = [record for record in read(RESULTS) if record["cell"] == cell]
+        if found := sorted(own, key=lambda record: record["seed"]):
             sizes = [f"{record['step size']:.2g}" for record in found if "step size" in record]
             yield (
                 cell["method"] + (f", gamma = {cell['gamma']:g}" if "gamma" in cell else ", untuned"),
                 f"{found[0]['noise multiplier']:.3f}",
                 f"{max(record['epsilon']['pld']['epsilon'] for record in found):.4f}",
                 spread((record["accuracy"] for record in found), 100),
+                ", ".join(f"{100 * record['accuracy']:.1f}" for record in found),
                 ", ".join(str(record["runs"]) for record in found),
                 ", ".join(sizes),
             )
