@@ -228,11 +228,8 @@ def rows() -> Iterator[tuple[str, ...]]:
 
 def table() -> str:
     """Markdown: accuracy on the 5,000 examples that scored no candidate."""
-    titles = (
-        *("method", "noise multiplier of a run", "epsilon of all"),
-        *("accuracy", "by seed", "runs", "chosen step sizes"),
-    )
-    return markdown(titles, rows())
+    titles = ("method", "noise multiplier of a run", "epsilon of all", "accuracy", "by seed", "runs")
+    return markdown((*titles, "chosen step sizes"), rows())
 
 
 def prices() -> str:
