@@ -13,6 +13,7 @@ from fedpriv.federated.stop_reason import StopReason
 from fedpriv.mechanism.placement import Distributed
 from fedpriv.report.adversaries import described
 from fedpriv.report.summary import (
+    CHANCE,
     LEDGER_HEAD,
     ODDS,
     SIMULATED_COHORTS,
@@ -134,6 +135,8 @@ def _headline(result: Mapping[str, Any], privacy: Mapping[str, Any], optimizer: 
     measure = metrics.shown(result)
     evaluated = measure.key in result
     reached = f"Test {measure.labelled(result[measure.key])}" if evaluated else "No model was evaluated"
+    if evaluated and (chance := result.get(CHANCE)) is not None:
+        reached += f" (guessing the most frequent label: {measure.text(chance)})"
     reached += f" after {metrics.counted(result['rounds'], 'round')} ({result['measured on']})"
     if resumed := result["resumed after rounds"]:
         reached += f", resumed after round {', '.join(map(str, resumed))}"

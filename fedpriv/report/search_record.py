@@ -15,7 +15,7 @@ from fedpriv._internal.files import read_json
 from fedpriv._internal.settings import assignments
 from fedpriv.report.run_folders import CANDIDATES, SWEEP, TABLE, TUNING
 from fedpriv.report.sweep_results import TRIED
-from fedpriv.tasks.metrics import counted
+from fedpriv.tasks.metrics import METRICS, Metric, counted
 
 # The prices in tuning.json, with the words of a line.
 _PRICES = {
@@ -157,7 +157,9 @@ def _read(folder: Path) -> SearchRecord:
         f"{counted(runs, 'run')}, scored on {content['scored on']}"
     )
     tried = _tried(folder) or candidates * len(methods)
-    return SearchRecord(folder, tried, candidates, runs, about, tuple(map(_choice, methods)))
+    measure = next((one for one in METRICS if one.key == content.get("scored by")), None)
+    choices = tuple(_choice(one, measure) for one in methods)
+    return SearchRecord(folder, tried, candidates, runs, about, choices)
 
 
 def _tried(folder: Path) -> int | None:
@@ -174,8 +176,10 @@ def _tried(folder: Path) -> int | None:
     return None if row is None else int(row[TRIED])
 
 
-def _choice(one: Mapping[str, Any]) -> Choice:
-    score = "diverged" if one["score"] is None else f"{one['score']:.4g}"
+def _choice(one: Mapping[str, Any], measure: Metric | None) -> Choice:
+    number = one["score"]
+    plain = "diverged" if number is None else f"{number:.4g}"
+    score = measure.labelled(number) if measure and number is not None else plain
     prices = one.get("private") or {}
     return Choice(
         _words(one["method"]) or "all runs",

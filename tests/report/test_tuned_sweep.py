@@ -104,7 +104,7 @@ def test_the_table_ends_with_what_was_chosen_and_its_price(sweep: Path, tmp_path
         f"a run costs epsilon 1, the choice by private selection {selection:.4g}, one run of each candidate "
         f"{together:.4g}"
     ) in result.output
-    assert "placement=central,epsilon=1: learning-rate=2 (0." in result.output
+    assert "placement=central,epsilon=1: learning-rate=2 (accuracy " in result.output
     assert "2 candidates for each method, chosen by grid search in 6 runs" in result.output
     assert TRIED in result.output
     assert search_record.ADDS_UP in result.output

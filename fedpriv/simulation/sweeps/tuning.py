@@ -129,6 +129,7 @@ class Search:
         self.methods = definitions.points(self._without_seed)
         self._left = {at: list(range(len(self._tuning.candidates))) for at in range(len(self.methods))}
         self._scores: dict[tuple[int, int], list[float]] = {}
+        self.measure: str | None = None  # of the candidates, by its name; None before one was scored
         self.number = 1
         self.runs = 0
 
@@ -149,6 +150,7 @@ class Search:
         by_name = {one.run.folder.name: one for one in ended}
         by_mark = {definitions.mark(cell.config): by_name.get(cell.name) for cell in rung.cells}
         self.runs += len(rung.cells)
+        self.measure = next((one.measure.key for one in ended), self.measure)
         for (at, candidate), marks in self._marks(self._plain()).items():
             self._scores.setdefault((at, candidate), []).extend(_height(by_mark[mark]) for mark in marks)
         left = [number for number, _ in self._tuning.rungs[self.number :]] or [1]
@@ -246,17 +248,18 @@ def run(sweep: Sweep, folder: Path, jobs: int = 0, watch: Watch | None = None) -
             return Outcome(rung, own, board, interrupted)
         search.take(rung, driver.read_ended(rung, own))
     chosen = search.chosen()
-    _write(folder, sweep.definition.tuning, search.runs, chosen)
+    _write(folder, sweep.definition.tuning, search, chosen)
     final = plans.tuned(sweep.definition, [(one.method, one.settings) for one in chosen], search.runs)
     watch.stage(final.about)
     return Outcome(final, folder, *driver.run(final, folder, jobs, watch))
 
 
-def _write(folder: Path, tuning: Tuning, runs: int, chosen: Sequence[Chosen]) -> None:
+def _write(folder: Path, tuning: Tuning, search: Search, chosen: Sequence[Chosen]) -> None:
     content = {
         "search": tuning.search,
         "candidates": [*tuning.candidates],
-        "runs": runs,
+        "runs": search.runs,
+        "scored by": search.measure,
         "scored on": "a fifth of the public test examples, which the sweep's scores leave out",
         "methods": [one.json() for one in chosen],
     }
