@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import tomllib
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 from flwr.app import Context, RecordDict
 from flwr.common.constant import SUPERLINK_NODE_ID
-from helpers.hosted_grid import Federation
+from helpers.hosted_grid import ROOT, Federation
 from helpers.patching import patched
 from typer.testing import CliRunner
 
@@ -211,8 +212,9 @@ def test_the_command_refuses_what_its_app_would_refuse_and_writes_nothing(tmp_pa
 
 @pytest.mark.slow
 @pytest.mark.processes
-def test_flowers_engine_is_audited(tmp_path: Path) -> None:
+def test_flowers_engine_is_audited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """At both levels, and with canaries in one's own data, under `flwr run`."""
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT / "tests"), str(ROOT)]))  # the user's module
     planted = f"{COINS} canaries planted among the run's own"
     with Federation(tmp_path / "flower", simulation=True) as federation:
         for name, settings, coins, said in (
