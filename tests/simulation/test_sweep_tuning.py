@@ -141,7 +141,7 @@ def ended(rung: plans.Sweep, score: Mapping[str, float]) -> list[Any]:
         SimpleNamespace(
             run=SimpleNamespace(folder=Path(cell.name)),
             score=score.get(str(cell.config.seed), cell.config.learning_rate),
-            measure=SimpleNamespace(fraction=True),
+            measure=SimpleNamespace(fraction=True, key="accuracy"),
         )
         for cell in rung.cells
     ]
