@@ -50,6 +50,7 @@ from fedpriv.accounting.accountant import BudgetGate
 from fedpriv.accounting.events import Event
 from fedpriv.config.plan import Plan, make_plan
 from fedpriv.config.schema import Config
+from fedpriv.federated.engine import Engine
 from fedpriv.federated.loop import Outcome, Progress, advance
 from fedpriv.federated.stop_reason import StopReason
 from fedpriv.federated.worker import Worker
@@ -241,16 +242,11 @@ class SiloWorker:
         # Without a seed no two answers share noise, not even for the same round.
         key = self.side.key.child("silo", silo) if self.side.key.reproducible else Key.fresh()
         cohorts = self.plan.cohorts(key, silo)
-        noted = NotedSteps(mechanism.optimizer, self.side)
-        end = advance(
-            mechanism if self.notes is None else replace(mechanism, optimizer=noted),
-            start,
-            start.step + steps,
-            self.side if self.notes is None else noted,
-            _Prepaid(events),
-            key,
-            cohorts,
-        )
+        engine: Engine = self.side
+        noted = NotedSteps(mechanism.optimizer, engine)
+        if self.notes is not None:
+            mechanism, engine = replace(mechanism, optimizer=noted), noted
+        end = advance(mechanism, start, start.step + steps, engine, _Prepaid(events), key, cohorts)
         if end.stopped == StopReason.INTERRUPTED:
             raise KeyboardInterrupt
         if end.state.step != start.step + steps:

@@ -193,11 +193,12 @@ def differences(configs: Sequence[Config]) -> list[dict[str, Any]]:
     left out, too: other settings determine which runs use it. So is one that all runs derive from others.
     """
     tables, keys = [_used(config) for config in configs], Config.keys()
+    wholes = [config.table() for config in configs]
     found: list[dict[str, Any]] = [{} for _ in configs]
     for key in (key for key in keys if key not in _ALIKE):
         if len({table[key] for table in tables if key in table}) > 1:
-            for settings, table, config in zip(found, tables, configs, strict=True):
-                settings |= {key: config.table()[key]} if key in table else {}
+            for settings, table, whole in zip(found, tables, wholes, strict=True):
+                settings |= {key: whole[key]} if key in table else {}
     return found
 
 

@@ -177,9 +177,10 @@ def _tried(folder: Path) -> int | None:
 
 
 def _choice(one: Mapping[str, Any], measure: Metric | None) -> Choice:
-    number = one["score"]
-    plain = "diverged" if number is None else f"{number:.4g}"
-    score = measure.labelled(number) if measure and number is not None else plain
+    if (number := one["score"]) is None:
+        score = "diverged"
+    else:
+        score = measure.labelled(number) if measure else f"{number:.4g}"
     prices = one.get("private") or {}
     return Choice(
         _words(one["method"]) or "all runs",
