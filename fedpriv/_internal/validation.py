@@ -62,6 +62,15 @@ def shown(value: object) -> str:
         text = repr(value)
     except ValueError:  # Python does not write out such numbers
         return "a number of thousands of digits"
+    return shortened(text)
+
+
+def shortened(text: str) -> str:
+    """The beginning of a very long text, such as a library's error that repeats what it was given.
+
+    >>> shortened("as it is"), len(shortened("9" * 5000))
+    ('as it is', 500)
+    """
     return text if len(text) <= _LONGEST_SHOWN else f"{text[: _LONGEST_SHOWN - 3]}..."
 
 

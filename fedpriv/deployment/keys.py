@@ -179,7 +179,7 @@ def read_node_public(path: Path) -> bytes:
     try:
         key = serialization.load_ssh_public_key(_content(path))
     except (ValueError, UnsupportedAlgorithm) as error:
-        raise KeyFileError(f"{path} is no public key in OpenSSH's format ({error})") from None
+        raise _no_key(path, "is no public key in OpenSSH's format", error) from None
     return _checked_curve(path, key)
 
 
@@ -188,7 +188,7 @@ def read_node_private(path: Path) -> bytes:
     try:
         key = serialization.load_ssh_private_key(_content(path), None)
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:
-        raise KeyFileError(f"{path} is no private key in OpenSSH's format ({error})") from None
+        raise _no_key(path, "is no private key in OpenSSH's format", error) from None
     return _checked_curve(path, key.public_key())
 
 
@@ -204,7 +204,7 @@ def read_certificates(path: Path) -> list[x509.Certificate]:
     try:
         return x509.load_pem_x509_certificates(_content(path))
     except ValueError as error:
-        raise KeyFileError(f"{path} is no certificate in PEM ({error})") from None
+        raise _no_key(path, "is no certificate in PEM", error) from None
 
 
 def require_key_of(certificate: x509.Certificate, path: Path, whose: str) -> None:
@@ -212,7 +212,7 @@ def require_key_of(certificate: x509.Certificate, path: Path, whose: str) -> Non
     try:
         key = serialization.load_pem_private_key(_content(path), None)
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:
-        raise KeyFileError(f"{path} is no private key in PEM without a password ({error})") from None
+        raise _no_key(path, "is no private key in PEM without a password", error) from None
     kind = serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo
     if key.public_key().public_bytes(*kind) != certificate.public_key().public_bytes(*kind):
         raise KeyFileError(f"{path} is not the private key of {whose} certificate")
@@ -253,6 +253,11 @@ def covers(certificate: x509.Certificate, host: str) -> bool:
 def _matches(host: str, name: str) -> bool:
     """Whether a host has this name, in which ``*`` may stand for the first label."""
     return host == name or (name.startswith("*.") and host.partition(".")[2] == name[2:])
+
+
+def _no_key(path: Path, what: str, error: Exception) -> KeyFileError:
+    # Some of the library's errors repeat a line of the file, however long.
+    return KeyFileError(f"{path} {what} ({validation.shortened(str(error))})")
 
 
 def _content(path: Path) -> bytes:

@@ -99,6 +99,15 @@ def test_a_hostile_file_of_a_node_or_server_is_refused_in_a_sentence(
     run_hostile(reader, examples, tmp_path)
 
 
+def test_a_very_long_line_of_a_key_is_not_repeated_whole(tmp_path: Path) -> None:
+    """The library's error says the kind of a key that it does not know, of any length."""
+    path = tmp_path / "node.pub"
+    path.write_bytes(b"9" * 20_000 + b" " + NODE_LINE.split()[1])
+    with pytest.raises(keys.KeyFileError, match=r"node\.pub is no public key in OpenSSH's format") as refusal:
+        keys.read_node_public(path)
+    assert len(str(refusal.value)) < 1000
+
+
 @amounts
 @pytest.mark.parametrize("name", [node_proof.KEY, node_proof.TIME, node_proof.SIGNATURE])
 def test_a_hostile_head_of_a_request_proves_nothing(name: str, tmp_path: Path, examples: int) -> None:

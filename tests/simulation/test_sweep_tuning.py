@@ -92,7 +92,7 @@ def test_the_price_of_a_private_choice_is_shown_beside_it(tuned: Any) -> None:
     text = "\n".join(search_record.lines(tuned.folder))
     plan = tuned.sweep.plans["placement=central,seed=1"]
     both = epsilon([*plan.events] * 2, plan.budget.delta).epsilon
-    assert "placement=none: learning-rate=2 (0." in text
+    assert "placement=none: learning-rate=2 (accuracy " in text
     selection = Selection(tuple(plan.events), gamma=1 / 2).epsilon(plan.budget.delta).epsilon
     costs = f"the choice by private selection {selection:.4g}, one run of each candidate {both:.4g}"
     assert f"a run costs epsilon 3, {costs}" in text
