@@ -184,6 +184,7 @@ def test_any_form_of_the_same_data_gives_the_same_run(form: str) -> None:
         (3, "dataset is a int"),
         ({"x": X}, "dataset is a dict"),
         (([[1.0], [2.0, 3.0]], [0, 1], [[1.0]], [0]), "x must have rows of one length"),
+        ((X, np.array(["no", "yes"])[Y]) * 2, "it holds text. numpy.searchsorted(names, y) numbers texts"),
     ],
 )
 def test_objects_that_are_not_data_are_refused(dataset: object, message: str) -> None:
@@ -207,6 +208,8 @@ def test_objects_that_are_not_data_are_refused(dataset: object, message: str) ->
             "engine is 'ray'; it must be in-process where model is an object",
         ),
         ({"optimizer": 3}, "optimizer is 'in-memory:int'; it must have the methods"),
+        ({"model": 5}, "model is 5; it must be a name, a torch module or a function that makes one"),
+        ({"loss": 0.5}, "loss is 0.5; it must be a name or a function"),
         (
             {"optimizer": Halving(), "learning_rate": 2.0},
             "learning_rate is 2.0, which needs an optimizer by name; set it where you make your own",

@@ -22,11 +22,15 @@ else:
     class _Module:
         """Stands for a module until one of its attributes is asked for."""
 
+        _module: Any = None
+
         def __init__(self, name: str) -> None:
             self._name = name
 
         def __getattr__(self, attribute: str) -> Any:
-            return getattr(importlib.import_module(self._name), attribute)
+            if self._module is None:  # looking it up again would take ten times as long
+                self._module = importlib.import_module(self._name)
+            return getattr(self._module, attribute)
 
     numpy = _Module("numpy")
     scipy = _Module("scipy")

@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import KW_ONLY, dataclass, fields, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
@@ -122,6 +122,7 @@ class Event:
     sampling: Sampling
     relation: Relation
     rate: float = 1.0
+    _: KW_ONLY
     population: int | None = None
     cohort: int | None = None
     truncation: float = 0.0
@@ -138,6 +139,7 @@ class Event:
             sampling: str,
             relation: str,
             rate: float = 1.0,
+            *,
             population: int | None = None,
             cohort: int | None = None,
             truncation: float = 0.0,

@@ -20,7 +20,7 @@ from fedpriv._internal.lazy import torch
 from fedpriv.data.arrays import Arrays
 from fedpriv.data.convert import Array, as_array, as_owners
 from fedpriv.data.readers.hugging_face import hugging_face
-from fedpriv.data.source import DataError, Source, Target
+from fedpriv.data.source import DataError, Source, Target, kind
 from fedpriv.data.sparse import SparseRows
 
 if TYPE_CHECKING:
@@ -98,6 +98,9 @@ def _arrays(name: str, x: Any, y: Any, test_x: Any, test_y: Any) -> Arrays:
     return Arrays(name, x, y, test_x, public, classes, target=target)
 
 
+_NUMBERED = "numpy.searchsorted(names, y) numbers texts; names: all classes in order, which are public"
+
+
 def _target(name: str, y: Array | SparseRows) -> tuple[Target, int]:
     """(the target that the public y describes, the number of its labels or tags)."""
     if isinstance(y, SparseRows) or y.ndim == 2:
@@ -105,7 +108,8 @@ def _target(name: str, y: Array | SparseRows) -> tuple[Target, int]:
     if y.dtype.kind == "f":
         return "value", 1
     if not y.size or y.dtype.kind not in "iub":
-        raise DataError(f"{name}: test y must hold labels (n,), values (n,) or tags (n, tags)")
+        hint = "" if y.dtype.kind in "iub" else f"; it holds {kind(y)}. {_NUMBERED}"
+        raise DataError(f"{name}: test y must hold labels 0..k-1 (n,), values (n,) or tags (n, tags){hint}")
     return "label", max(2, int(y.max()) + 1)
 
 

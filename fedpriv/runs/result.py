@@ -237,7 +237,8 @@ def load_result(folder: str | Path) -> Result:
     """
     path = Path(folder)
     if not (path / "config.toml").is_file():
-        raise validation.fail("folder", str(folder), "be the output folder of a run", "it has no config.toml")
+        hint = "it has no config.toml" if path.is_dir() else "there is no such folder"
+        raise validation.fail("folder", str(folder), "be the output folder of a run", hint)
     config = Config.parse(read_run(path))
     if not (path / "report.json").is_file():
         hint = f"it has no report.json; {resume_hint(path, config)}"

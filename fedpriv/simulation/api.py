@@ -300,13 +300,17 @@ def _prepared(
     with validation.python_names(keys, values_of_settings()):
         _require_known(changes, keys)
         if not isinstance(settings, Config | Mapping | None):
-            hint = "give settings by name, as in clients=1000, or a dict of them"
+            hint = "give settings by name, as in clients=1000, or a dict of them; a model is model=..."
             raise validation.fail("settings", settings, "be a fedpriv.Config or a mapping", hint)
         named = "engine" in changes or (isinstance(settings, Mapping) and "engine" in settings)
         base = settings.table() if isinstance(settings, Config) else by_key(settings or {})
         values = base | by_key({key: _plain(value) for key, value in changes.items()})
         values |= {key: value for key, value in given.items() if value is not None}
         objects = {key: values[key] for key in _OBJECTS if key in values and not isinstance(values[key], str)}
+        for key in ("model", "loss"):
+            if key in objects and not callable(objects[key]):
+                made = ", a torch module or a function that makes one" if key == "model" else " or a function"
+                raise validation.fail(key, objects[key], f"be a name{made}")
         if "dataset" in objects:
             objects["dataset"] = as_source(objects["dataset"])
         _require_private(objects.get("optimizer"))

@@ -96,6 +96,11 @@ def test_a_setting_name_of_a_sampler_gets_a_hint(name: str, own: str) -> None:
         Event(1.0, name, "replace-one")
 
 
+def test_a_number_without_a_name_is_not_taken_for_the_count() -> None:
+    with pytest.raises(TypeError, match="positional arguments"):
+        Event(1.0, "poisson", "add-remove", 0.01, 1000)  # type: ignore[misc]
+
+
 def test_words_become_members_that_are_their_words() -> None:
     event = Event(1.0, "poisson", "replace-one", rate=0.5)
     assert (event.sampling, event.relation) == (Sampling.POISSON, Relation.REPLACE_ONE)

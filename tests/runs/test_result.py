@@ -159,6 +159,11 @@ def test_a_folder_that_is_damaged_is_refused(tmp_path: Path, name: str) -> None:
         fedpriv.load_result(folder)
 
 
+def test_a_folder_that_is_not_there_is_said_to_be_missing(tmp_path: Path) -> None:
+    with pytest.raises(fedpriv.ArgumentError, match="output folder of a run \\(there is no such folder\\)"):
+        fedpriv.load_result(tmp_path / "run")
+
+
 @pytest.mark.parametrize("how", ["cut", "edited", "replaced", "cut with its head"])
 def test_a_result_whose_ledger_is_not_the_runs_is_refused(tmp_path: Path, how: str) -> None:
     """Its epsilon would be that of a report which nothing supports."""

@@ -113,7 +113,8 @@ class RayGrid(HostedGrid):
             self._open_channels(local, timeout)
         except (GetTimeoutError, TimeoutError):
             raise GridError(
-                f"the actors did not start within {timeout:g} s; are Ray's resources in use elsewhere?"
+                f"the actors did not start within {timeout:g} s; are Ray's resources in use elsewhere, or is "
+                "the machine busy? engine=in-process needs no Ray"
             ) from None
         except RayError as error:
             raise GridError(f"an actor failed to start: {error}") from error
