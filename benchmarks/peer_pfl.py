@@ -1,10 +1,10 @@
-"""pfl-research's part of benchmarks/round.py: seconds per round, printed as one line of JSON.
+"""pfl-research's side of benchmarks/round.py and benchmarks/cifar_rounds.py.
 
     pip install --no-deps pfl==0.6.0 multiprocess dill
-    python benchmarks/peer_pfl.py central 20
+    python benchmarks/peer_pfl.py central 20        # seconds per round of round.py, as one line of JSON
 
-The same model, cohort and placement as fedpriv's, in pfl's own simulation: clients of one example that make
-one local step, and the central or local Gaussian mechanism. pfl's data is in memory; fedpriv generates its.
+The same model, cohort and work as fedpriv's, in pfl's own simulation, with the central or local Gaussian
+mechanism. pfl's data is in memory; fedpriv generates or gathers its.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import itertools
 import json
 import sys
 import time
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -36,11 +37,11 @@ COHORT, EXAMPLES = 250, 2000
 
 
 class Network(nn.Module):
-    """fedpriv's network with pfl's model interface."""
+    """A network with pfl's model interface."""
 
-    def __init__(self) -> None:
+    def __init__(self, net: nn.Module) -> None:
         super().__init__()
-        self.net = models.build("cnn")
+        self.net = net
 
     def loss(self, x: Tensor, y: Tensor, eval: bool = False) -> Tensor:
         """The mean loss."""
@@ -51,43 +52,89 @@ class Network(nn.Module):
         return {}
 
 
-class Marks(TrainingProcessCallback):
-    """Records when each round ended."""
+class AfterRound(TrainingProcessCallback):
+    """Calls a function when a round has ended."""
 
-    def __init__(self) -> None:
-        self.times: list[float] = []
+    def __init__(self, call: Callable[[], None]) -> None:
+        self.call = call
 
     def after_central_iteration(self, metrics: Any, model: Any, *, central_iteration: int) -> Any:
-        """Record the time; continue."""
-        self.times.append(time.perf_counter())
+        """Call it; continue."""
+        self.call()
         return False, Metrics()
 
 
-def main(placement: str, rounds: int) -> None:
-    """Run ``rounds`` rounds and print the seconds of all but the first."""
-    network, generator, marks = Network(), np.random.default_rng(0), Marks()
-    x = torch.from_numpy(generator.random((EXAMPLES, 1, 28, 28), np.float32))
-    y = torch.from_numpy(generator.integers(0, 10, EXAMPLES))
+def model_of(network: nn.Module) -> PyTorchModel:
+    """pfl's model of a network: plain gradient descent at the clients and at the server."""
+    return PyTorchModel(Network(network), torch.optim.SGD, torch.optim.SGD(network.parameters(), lr=1.0))
+
+
+def local_training(batch: int | None = None) -> NNTrainHyperParams:
+    """One pass of step size 0.1 over a user's examples, ``batch`` at a time, or all at once."""
+    return NNTrainHyperParams(local_num_epochs=1, local_learning_rate=0.1, local_batch_size=batch)
+
+
+def simulate(
+    network: nn.Module,
+    user: Callable[[int], list[Tensor]],
+    users: int,
+    cohort: int,
+    mechanism: Any,
+    rounds: int,
+    after_round: Callable[[], None],
+    batch: int | None = None,
+) -> None:
+    """Run pfl's federated averaging without evaluation.
+
+    Args:
+        network: the model.
+        user: a user's examples [x, y].
+        users: how many there are; a cohort is drawn from them with replacement.
+        cohort: users a round.
+        mechanism: pfl's clip and noise.
+        rounds: how many.
+        after_round: called after each round.
+        batch: examples of a local step; all of the user's if None.
+    """
+    generator = np.random.default_rng(0)
     data = FederatedDataset(
-        lambda user: Dataset(raw_data=[x[user : user + 1], y[user : user + 1]]),
-        lambda: int(generator.integers(EXAMPLES)),
+        lambda chosen: Dataset(raw_data=user(chosen)), lambda: int(generator.integers(users))
     )
-    noise = GaussianMechanism(1.0, 1.0)
-    mechanism = CentrallyAppliedPrivacyMechanism(noise) if placement == "central" else noise
     FederatedAveraging().run(
         NNAlgorithmParams(
             central_num_iterations=rounds,
             evaluation_frequency=10**9,
-            train_cohort_size=COHORT,
+            train_cohort_size=cohort,
             val_cohort_size=None,
         ),
         SimulatedBackend(data, data, [mechanism]),
-        PyTorchModel(network, torch.optim.SGD, torch.optim.SGD(network.parameters(), lr=1.0)),
-        NNTrainHyperParams(local_num_epochs=1, local_learning_rate=0.1, local_batch_size=None),
+        model_of(network),
+        local_training(batch),
         NNEvalHyperParams(local_batch_size=None),
-        callbacks=[marks],
+        callbacks=[AfterRound(after_round)],
     )
-    print("FIGURES " + json.dumps([b - a for a, b in itertools.pairwise(marks.times)]))
+
+
+def central(clip_norm: float) -> Any:
+    """pfl's central Gaussian mechanism with noise multiplier 1."""
+    return CentrallyAppliedPrivacyMechanism(GaussianMechanism(clip_norm, 1.0))
+
+
+def main(placement: str, rounds: int) -> None:
+    """Run ``rounds`` rounds of benchmarks/round.py and print the seconds of all but the first."""
+    generator, marks = np.random.default_rng(0), list[float]()
+    x = torch.from_numpy(generator.random((EXAMPLES, 1, 28, 28), np.float32))
+    y = torch.from_numpy(generator.integers(0, 10, EXAMPLES))
+    simulate(
+        models.build("cnn"),
+        lambda user: [x[user : user + 1], y[user : user + 1]],
+        EXAMPLES,
+        COHORT,
+        central(1.0) if placement == "central" else GaussianMechanism(1.0, 1.0),
+        rounds,
+        lambda: marks.append(time.perf_counter()),
+    )
+    print("FIGURES " + json.dumps([b - a for a, b in itertools.pairwise(marks)]))
 
 
 if __name__ == "__main__":
