@@ -17,6 +17,8 @@ from fedpriv.report.page import data, folders
 from fedpriv.report.page.page import about, page
 from fedpriv.report.run_folders import run_folders as found_in
 
+pytestmark = pytest.mark.xdist_group("tuned sweep")  # one process makes the sweep that the tests look at
+
 SETTINGS = {"dataset": "digits", "model": "logistic", "clients": 400, "sampling-rate": 0.1, "rounds": 2}
 TUNED = {
     "settings": SETTINGS,

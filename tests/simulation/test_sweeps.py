@@ -182,6 +182,7 @@ def require_the_same(definition: dict[str, Any], folder: Path, waits: list[float
     assert not list(folder.glob(".*"))
 
 
+@pytest.mark.slow
 def test_a_killed_sweep_goes_on_to_the_same_table(tmp_path: Path, whole: str) -> None:
     require_the_same(LONG, tmp_path / "long", [0.02, 0.2], whole)
 
