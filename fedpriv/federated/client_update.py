@@ -38,6 +38,7 @@ from fedpriv.clipping.ghost.clipped_sum import terms_of
 from fedpriv.clipping.invariance import Trials
 from fedpriv.clipping.precision import Precision
 from fedpriv.clipping.units import Units
+from fedpriv.federated.own_kernels import OwnKernels
 from fedpriv.mechanism.query import Query
 from fedpriv.rng import Key
 from fedpriv.tasks.task import Task
@@ -319,7 +320,8 @@ def _changes(
     for step in range(work.steps):
         batch = (step * lengths + own) % ends
         drawn = () if seeds is None else (hash_seeds(seeds[each, batch], step),)
-        slopes = gradients(mine, x[each, batch], y[each, batch], weights, *drawn)
+        with OwnKernels():
+            slopes = gradients(mine, x[each, batch], y[each, batch], weights, *drawn)
         for name, tensor in mine.items():
             tensor.sub_(slopes[name], alpha=work.learning_rate)
     changes = [tensor.neg_().add_(start[name]).flatten(1) for name, tensor in mine.items()]

@@ -17,7 +17,7 @@ from fedpriv._internal.memory import Allocations
 from fedpriv._internal.validation import ArgumentError
 from fedpriv.clipping import per_example, sum_gradients
 from fedpriv.clipping.ghost.clipper import clipper_of
-from fedpriv.federated import client_update
+from fedpriv.federated import client_update, own_kernels
 from fedpriv.federated.client_update import LocalSteps, OneGradient, clipped_sum
 from fedpriv.mechanism.query import IndicatorBlock, Query, SumBlock, Term
 from fedpriv.tasks.task import Task
@@ -299,10 +299,14 @@ def test_ids_are_never_taken_for_padding():
     assert not Task(models.build("factors", (2,), 1, (3, 4))).right_padded
 
 
-@pytest.mark.parametrize("name", ["logistic", "mlp", "cnn"])
+@pytest.mark.parametrize("name", ["logistic", "mlp", "cnn", "cnn, client by client"])
 @pytest.mark.parametrize("batch", [None, 4])
 def test_a_clients_vector_does_not_depend_on_its_batch_bit_for_bit(name, batch, monkeypatch):
     """Many local steps amplify a difference in the last bit."""
+    name, _, small = name.partition(", ")
+    if small:
+        monkeypatch.setattr(own_kernels, "_MULTIPLICATIONS", 0)
+        monkeypatch.setattr(own_kernels, "_BYTES", 0)
     task, rows = Task(name), []
     summed = client_update.sum_rows
     monkeypatch.setattr(
@@ -325,6 +329,82 @@ def test_a_clients_vector_does_not_depend_on_its_batch_bit_for_bit(name, batch, 
         found = vectors(who)
         for i in who:
             assert torch.equal(found[tuple(alone[i].tolist()[-9:])], alone[i])
+
+
+@pytest.fixture
+def one_by_one(monkeypatch):
+    """Convolutions of any size are computed client by client; the fixture counts the clients."""
+    monkeypatch.setattr(own_kernels, "_MULTIPLICATIONS", 0)
+    monkeypatch.setattr(own_kernels, "_BYTES", 0)
+    computed, convolved = [], own_kernels._Options.convolved
+
+    def counted(options, x, weight, bias):
+        computed.append(x.shape)
+        return convolved(options, x, weight, bias)
+
+    monkeypatch.setattr(own_kernels._Options, "convolved", counted)
+    return computed
+
+
+def chain(*layers):
+    """The layers, then the labels."""
+    return lambda: nn.Sequential(*layers, nn.Flatten(), nn.LazyLinear(3)).double()
+
+
+CONVOLUTIONS = {
+    "stride and padding": ((2, 6, 6), chain(nn.Conv2d(2, 3, 3, 2, 1), nn.ReLU(), nn.Conv2d(3, 2, 2))),
+    "groups and dilation": ((4, 6, 6), chain(nn.Conv2d(4, 6, 2, dilation=2, groups=2), nn.Tanh())),
+    "without bias": ((1, 5, 4), chain(nn.Conv2d(1, 2, (2, 3), (1, 2), bias=False), nn.AvgPool2d((2, 1)))),
+    "one axis": ((2, 7), chain(nn.Conv1d(2, 3, 3), nn.Tanh(), nn.Conv1d(3, 2, 2, 2))),
+    "three axes": ((1, 3, 4, 3), chain(nn.Conv3d(1, 2, 2), nn.Tanh())),
+}
+
+
+def assert_changes_are_those_of_each_alone(module, shape):
+    """Not through sums, whose trials would have a client with another's kernels computed alone."""
+    task, work = Task(module), LocalSteps(3, 0.2, batch_size=2)
+    point = noise(task.dimension, seed=2) * 0.3
+    x, y = noise(4, 5, *shape, seed=1), torch.arange(20).reshape(4, 5) % 3
+    counts = torch.tensor([5, 1, 2, 4])
+    for row, own in enumerate(counts.tolist()):  # padded with the client's own
+        x[row], y[row] = x[row, torch.arange(5) % own], y[row, torch.arange(5) % own]
+    got = client_update._changes(work, task, point, x, y, counts, None)
+    alone = [
+        client_update._vector_of_one(work, task, point, x[row, :own], y[row, :own], None)
+        for row, own in enumerate(counts.tolist())
+    ]
+    assert_equal(got, alone)
+
+
+@pytest.mark.parametrize("name", CONVOLUTIONS)
+def test_convolutions_client_by_client_are_those_of_each_alone(name, one_by_one):
+    shape, make = CONVOLUTIONS[name]
+    module = make()
+    module(torch.zeros(1, *shape, dtype=torch.float64))  # the last layer's size
+    assert_changes_are_those_of_each_alone(module, shape)
+    assert one_by_one
+
+
+def test_a_layer_that_is_frozen_stays_as_it_is_client_by_client(one_by_one):
+    module = network().double()
+    module[0].requires_grad_(False)
+    assert_changes_are_those_of_each_alone(module, (1, 4, 4))
+    assert one_by_one
+
+
+def test_large_convolutions_are_computed_client_by_client():
+    """CIFAR-10's images with the built-in network, and those of MNIST in groups."""
+    counts = []
+    for shape in ((3, 32, 32), (1, 28, 28)):
+        module = models.build("cnn", shape)
+        with torch.no_grad(), own_kernels.OwnKernels():
+            x, weight = torch.zeros(4, *shape), module[0].weight
+            out = torch.func.vmap(lambda w, x=x: F.conv2d(x, w, stride=2, padding=3))(
+                weight.expand(2, *weight.shape)
+            )
+        assert out.shape[:2] == (2, 4)
+        counts.append(own_kernels._Options.of(2, x, weight, None, 2, 3) is not None)
+    assert counts == [True, False]
 
 
 @pytest.mark.parametrize("spread", [0.0, 0.5, 1.0, 2.0])
