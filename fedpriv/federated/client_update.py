@@ -166,7 +166,7 @@ def clipped_sum(
     most = chunk or len(sizes)
     if isinstance(work, LocalSteps) and x.device.type == "cpu":
         most = min(most, max(_LEAST_CLIENTS, _CACHED_ENTRIES // task.dimension))
-    chunks = _chunks(sizes, client, example, most, memory, _lengths(work, task, sizes))
+    chunks = _chunks(sizes, _rows(work, task, sizes), client, example, most, memory)
     return added(itertools.starmap(together, chunks)) or zeros(query.blocks, query.points[0])
 
 
@@ -262,7 +262,10 @@ class _Clients:
             longest = torch.full((len(units.x),), units.x.shape[1])
             return replace(self, work=replace(self.work, steps=1), query=query).at_once(units, longest)
 
-        trials = Trials(self.task, self.query, units, repr(self.work), evidence)
+        longest = units.x.shape[1]
+        first = slice(0, min(longest, self.work.batch_size or longest))  # all steps have this shape
+        shown = Units(units.x[:, first], units.y[:, first], None, _cut(units.seeds, first))
+        trials = Trials(self.task, self.query, shown, repr(self.work), evidence)
         batches, parts, at = trials.batches(_LEAST_BATCH, step=_LEAST_BATCH), list[list[Tensor]](), 0
         if batches is None:
             return [self._alone(point, units, counts) for point in self.query.points]
@@ -353,36 +356,60 @@ def _cost(
     return known[key]
 
 
-def _lengths(work: Work, task: Task, sizes: Tensor) -> Tensor:
-    """The number of examples, int64 (n,), that each client's row of a batch has with its padding."""
-    if not task.whole_clients or isinstance(work, OneGradient):
-        return padded(sizes)
-    # A loss of all examples must not see padding. Batches of one size have none.
-    return sizes if work.batch_size is None else torch.where(sizes < work.batch_size, sizes, padded(sizes))
+def _cut(seeds: Tensor | None, columns: slice) -> Tensor | None:
+    return None if seeds is None else seeds[:, columns]
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """The clients' rows of a batch, int64 (n,) each.
+
+    Attributes:
+        used: the examples that the work takes: the first ones, where its steps do not reach the others.
+        lengths: the same with padding.
+        computed: the examples of one pass, with padding. Rounding depends on them, so that they follow from a
+            client's own size alone.
+    """
+
+    used: Tensor
+    lengths: Tensor
+    computed: Tensor
+
+
+def _rows(work: Work, task: Task, sizes: Tensor) -> _Rows:
+    if isinstance(work, OneGradient):
+        lengths = padded(sizes)
+        return _Rows(sizes, lengths, lengths)
+    batch = work.batch_size
+    used = sizes if batch is None else sizes.clamp(max=work.steps * batch)
+    lengths = padded(used)
+    if task.whole_clients:  # a loss of all examples must not see padding; batches of one size have none
+        lengths = used if batch is None else torch.where(used < batch, used, lengths)
+    return _Rows(used, lengths, lengths if batch is None else lengths.clamp(max=batch))
 
 
 def _chunks(
-    sizes: Tensor, client: int, example: int, most: int, memory: int, lengths: Tensor
+    sizes: Tensor, rows: _Rows, client: int, example: int, most: int, memory: int
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Chunks of the clients with examples, in order of size: ``(positions, counts)``.
 
     ``positions`` (c, longest) are the indices of each client's examples in the batch. A row is padded with
     the client's own examples, repeated cyclically, so that padding is never an input from elsewhere.
-    ``counts`` (c,) are the clients' numbers of examples. All clients of a chunk have the same padded length
-    in ``lengths``, because rounding depends on it: it must follow from a client's own size. A chunk has at
-    most ``most`` clients, and needs at most ``memory`` bytes unless it is a single client.
+    ``counts`` (c,) are the numbers of examples that the clients use. All clients of a chunk compute equal
+    numbers of examples. A chunk has at most ``most`` clients, and needs at most ``memory`` bytes unless it is
+    a single client.
     """
     starts = torch.cumsum(sizes, 0) - sizes
     order = torch.argsort(sizes, stable=True)
     order = order[sizes[order] > 0]
     at = 0
     while at < len(order):
-        left = lengths[order[at : at + most]]  # ascending
-        numbers = torch.arange(1, len(left) + 1)
-        fits = (numbers * (client + example * left) <= memory) & (left == left[0])
-        chosen = order[at : at + max(1, int(fits.cumprod(0).sum()))]
-        counts = sizes[chosen]
-        cycle = torch.arange(int(lengths[chosen].max())) % counts[:, None]
+        left = order[at : at + most]
+        numbers, lengths, computed = torch.arange(1, len(left) + 1), rows.lengths[left], rows.computed[left]
+        fits = (numbers * (client + example * lengths) <= memory) & (computed == computed[0])
+        chosen = left[: max(1, int(fits.cumprod(0).sum()))]
+        counts = rows.used[chosen]
+        cycle = torch.arange(int(rows.lengths[chosen].max())) % counts[:, None]
         yield starts[chosen][:, None] + cycle, counts
         at += len(chosen)
 

@@ -63,7 +63,7 @@ def test_all_clients_at_once_equal_the_plain_loop(work, points):
 
 
 @settings(deadline=None, max_examples=20)
-@given(st.lists(st.integers(0, 6), min_size=1, max_size=6), st.sampled_from(WORKS))
+@given(st.lists(st.integers(0, 12), min_size=1, max_size=6), st.sampled_from(WORKS))
 def test_clients_of_any_sizes_equal_the_plain_loop(sizes, work):
     task, query, x, y, owner = federation(sizes)
     got = clipped_sum(work, task, query, x, y, owner, len(sizes))
@@ -407,11 +407,25 @@ def test_large_convolutions_are_computed_client_by_client():
     assert counts == [True, False]
 
 
+def test_clients_of_at_least_a_batch_of_examples_are_computed_together():
+    sizes = torch.tensor([25, 3, 1000, 0, 10, 3])
+    rows = client_update._rows(LocalSteps(5, 0.1, 10), Task(network()), sizes)
+    chunks = [(p.tolist(), c.tolist()) for p, c in client_update._chunks(sizes, rows, 1, 1, 64, 2**40)]
+    (small, threes), (large, others) = chunks
+    assert threes == [3, 3]
+    assert small == [[25, 26, 27], [1038, 1039, 1040]]
+    assert others == [10, 25, 50]  # five steps of ten do not reach the other 950
+    assert [row[0] for row in large] == [1028, 0, 28]
+    assert large[2] == [*range(28, 78), 28, 29]
+    assert large[0] == [*range(1028, 1038)] * 5 + [1028, 1029]
+
+
 @pytest.mark.parametrize("spread", [0.0, 0.5, 1.0, 2.0])
 def test_clients_of_one_padded_length_have_at_most_an_eighth_of_padding(spread):
     sizes = (20 * torch.from_numpy(default_rng(3).lognormal(0, spread, 400))).long()
     lengths = {}
-    for positions, counts in client_update._chunks(sizes, 1000, 1000, 64, 2**40, client_update.padded(sizes)):
+    rows = client_update._rows(LocalSteps(3, 0.1), Task(network()), sizes)
+    for positions, counts in client_update._chunks(sizes, rows, 1000, 1000, 64, 2**40):
         for own, count in zip(positions, counts.tolist(), strict=True):
             assert own.unique().tolist() == list(range(int(own[0]), int(own[0]) + count))
             assert len(own) <= 1.125 * count
