@@ -36,6 +36,8 @@ _WANTED = (
 )
 _PUBLIC = "the test part is public, and fedpriv never takes it from training data by itself"
 
+_NUMBERED = "numpy.searchsorted(names, y) numbers texts; names: all classes in order, which are public"
+
 
 def as_source(dataset: Any) -> Source:
     """``dataset`` as a source.
@@ -96,9 +98,6 @@ def _arrays(name: str, x: Any, y: Any, test_x: Any, test_y: Any) -> Arrays:
     public = as_array(test_y, name, "test y")
     target, classes = _target(name, public)
     return Arrays(name, x, y, test_x, public, classes, target=target)
-
-
-_NUMBERED = "numpy.searchsorted(names, y) numbers texts; names: all classes in order, which are public"
 
 
 def _target(name: str, y: Array | SparseRows) -> tuple[Target, int]:
