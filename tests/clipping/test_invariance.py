@@ -206,7 +206,9 @@ def moved_with(
     """What moves sums in a process with these instructions, in clip norms; without trials if "untried"."""
     tests = str(Path(__file__).parent.parent)
     command = [sys.executable, "-W", "ignore", "-c", PROGRAM, tests, str(threads), names, trials]
-    done = subprocess.run(command, env={**os.environ, **switches}, capture_output=True, text=True, check=True)
+    # Threads that wait by computing slow down those of other processes, tenfold where cores are few.
+    environment = {**os.environ, "OMP_WAIT_POLICY": "PASSIVE", **switches}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     results: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
     return results
 

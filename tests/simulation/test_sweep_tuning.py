@@ -26,6 +26,8 @@ from fedpriv.simulation.sweeps.candidates import Tuning
 from fedpriv.simulation.sweeps.definition import cells, read
 from fedpriv.simulation.sweeps.tuning import Price, Search
 
+pytestmark = pytest.mark.xdist_group("tuning")  # one process makes the sweep that slow tests look at
+
 FEW = {"dataset": "digits", "model": "logistic", "clients": 400, "sampling-rate": 0.1, "rounds": 2}
 TUNED = {
     "settings": FEW,
