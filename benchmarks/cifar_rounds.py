@@ -15,8 +15,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import statistics
 import subprocess
 import sys
 import time
@@ -26,7 +24,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from in_turn import serve_rounds
+from in_turn import alternate, figures, serve_rounds
 
 USERS = Path(__file__).parents[1] / "simulations" / "users"
 sys.path.insert(0, str(USERS))  # user_data, which Ray's actors find there, too
@@ -125,48 +123,19 @@ def main() -> None:
     parser.add_argument("--side", choices=("fedpriv", "pfl"), help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.side == "fedpriv":
-        return serve_rounds(settings(given.model), given.rounds, given.turns, time.perf_counter)
+        serve_rounds(settings(given.model), given.rounds, given.turns, time.perf_counter)
+        return
     if given.side == "pfl":
-        return serve_pfl(given.model, given.rounds, given.turns)
+        serve_pfl(given.model, given.rounds, given.turns)
+        return
     print(f"a user's change differs by {difference(given.model):.1e} of its length", flush=True)
-    sides, taken = dict[str, subprocess.Popen[str]](), dict[str, list[float]]()
+    sides: dict[str, subprocess.Popen[str]] = {}
     for name in ("fedpriv", "pfl"):
         command = [sys.executable, __file__, "--side", name, *sys.argv[1:]]
         pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-        sides[name], taken[name] = subprocess.Popen(command, env={**os.environ}, text=True, **pipes), []
-        figures(sides[name])  # the first rounds compile and fill caches
-    ratios = []
-    for number in range(given.turns):
-        found = {name: turn(sides[name]) for name in sorted(sides, reverse=bool(number % 2))}
-        ratios.append(statistics.median(found["pfl"]) / statistics.median(found["fedpriv"]))
-        for name, seconds in found.items():
-            taken[name] += seconds
-    for side in sides.values():
-        assert side.stdin is not None
-        side.stdin.close()
-        side.wait()
-    for name, seconds in taken.items():
-        print(f"{name}: {1000 * statistics.median(seconds):.1f} ms a round ({len(seconds)} rounds)")
-    low, middle, high = statistics.quantiles(ratios, n=4)
-    print(f"pfl / fedpriv: {middle:.2f}, quartiles {low:.2f} to {high:.2f} ({len(ratios)} turns)")
-    return None
-
-
-def turn(side: subprocess.Popen[str]) -> list[float]:
-    """Let a side measure, and return its seconds."""
-    assert side.stdin is not None
-    side.stdin.write("go\n")
-    side.stdin.flush()
-    return figures(side)
-
-
-def figures(side: subprocess.Popen[str]) -> list[float]:
-    """The next seconds that a side prints, among pfl-research's own lines."""
-    assert side.stdout is not None
-    for line in side.stdout:
-        if line.startswith("["):
-            return list(json.loads(line))
-    raise SystemExit("a side failed; its error is above")
+        sides[name] = subprocess.Popen(command, text=True, **pipes)
+        figures(sides[name])
+    alternate(sides, given.turns)
 
 
 if __name__ == "__main__":

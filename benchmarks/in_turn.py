@@ -165,12 +165,43 @@ def serve_rounds(changes: dict[str, Any], rounds: int, turns: int, clock: Callab
 
 
 def turn(side: subprocess.Popen[str]) -> list[float]:
-    """Wait for the side's next turn, and return its seconds."""
+    """Let a side measure, and return its seconds."""
     assert side.stdin is not None
-    assert side.stdout is not None
     side.stdin.write("go\n")
     side.stdin.flush()
-    return list(json.loads(side.stdout.readline()))
+    return figures(side)
+
+
+def figures(side: subprocess.Popen[str]) -> list[float]:
+    """The next seconds that a side prints, among lines of other libraries."""
+    assert side.stdout is not None
+    for line in side.stdout:
+        if line.startswith("["):
+            return list(json.loads(line))
+    raise SystemExit("a side failed; its error is above")
+
+
+def alternate(sides: dict[str, subprocess.Popen[str]], turns: int) -> None:
+    """Let two sides take turns, and print their medians and the ratio of the second to the first.
+
+    The first figures of each side have been read: these rounds compile, and fill caches.
+    """
+    taken: dict[str, list[float]] = {name: [] for name in sides}
+    ratios, (first, second) = [], sides
+    for number in range(turns):
+        order = list(sides) if number % 2 else list(sides)[::-1]
+        found = {name: turn(sides[name]) for name in order}
+        for name, seconds in found.items():
+            taken[name] += seconds
+        ratios.append(statistics.median(found[second]) / statistics.median(found[first]))
+    for side in sides.values():
+        assert side.stdin is not None
+        side.stdin.close()
+        side.wait()
+    for name, seconds in taken.items():
+        print(f"{name}: {1000 * statistics.median(seconds):.2f} ms ({len(seconds)} measurements)")
+    low, middle, high = statistics.quantiles(ratios, n=4)
+    print(f"{second} / {first}: {middle:.3f}, quartiles {low:.3f} to {high:.3f} ({len(ratios)} turns)")
 
 
 def main() -> None:
@@ -209,25 +240,9 @@ def main() -> None:
         environment = {**os.environ, "PYTHONPATH": str(tree)}
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
         sides[name] = subprocess.Popen(command, env=environment, cwd=tree, text=True, **pipes)
-    for side in sides.values():  # the first rounds compile, and fill caches
-        assert side.stdout is not None
-        side.stdout.readline()
-    taken: dict[str, list[float]] = {name: [] for name in sides}
-    ratios = []
-    for number in range(given.turns):
-        order = list(sides) if number % 2 else list(sides)[::-1]
-        found = {name: turn(sides[name]) for name in order}
-        for name, seconds in found.items():
-            taken[name] += seconds
-        ratios.append(statistics.median(found["after"]) / statistics.median(found["before"]))
     for side in sides.values():
-        assert side.stdin is not None
-        side.stdin.close()
-        side.wait()
-    for name, seconds in taken.items():
-        print(f"{name}: {1000 * statistics.median(seconds):.2f} ms ({len(seconds)} measurements)")
-    low, middle, high = statistics.quantiles(ratios, n=4)
-    print(f"after / before: {middle:.3f}, quartiles {low:.3f} to {high:.3f} ({len(ratios)} turns)")
+        figures(side)
+    alternate(sides, given.turns)
 
 
 if __name__ == "__main__":

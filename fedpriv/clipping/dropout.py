@@ -183,7 +183,9 @@ def example_seeds(seed: int, units: Tensor, positions: Tensor | None = None) -> 
     return hash_seeds(first, torch.zeros_like(units) if positions is None else positions)
 
 
-def select(given: Tensor | None, which: slice | Tensor | Sequence[int]) -> Tensor | None:
+def select(
+    given: Tensor | None, which: slice | Tensor | Sequence[int] | tuple[slice, slice]
+) -> Tensor | None:
     """``given[which]``, or None where ``given`` is None."""
     return None if given is None else given[which]
 

@@ -38,7 +38,7 @@ from fedpriv.clipping.ghost.clipped_sum import terms_of
 from fedpriv.clipping.invariance import Trials
 from fedpriv.clipping.precision import Precision
 from fedpriv.clipping.units import Units
-from fedpriv.federated.own_kernels import OwnKernels
+from fedpriv.federated.own_kernels import own_kernels
 from fedpriv.mechanism.query import Query
 from fedpriv.rng import Key
 from fedpriv.tasks.task import Task
@@ -264,7 +264,7 @@ class _Clients:
 
         longest = units.x.shape[1]
         first = slice(0, min(longest, self.work.batch_size or longest))  # all steps have this shape
-        shown = Units(units.x[:, first], units.y[:, first], None, _cut(units.seeds, first))
+        shown = Units(units.x[:, first], units.y[:, first], None, select(units.seeds, (slice(None), first)))
         trials = Trials(self.task, self.query, shown, repr(self.work), evidence)
         batches, parts, at = trials.batches(_LEAST_BATCH, step=_LEAST_BATCH), list[list[Tensor]](), 0
         if batches is None:
@@ -323,7 +323,7 @@ def _changes(
     for step in range(work.steps):
         batch = (step * lengths + own) % ends
         drawn = () if seeds is None else (hash_seeds(seeds[each, batch], step),)
-        with OwnKernels():
+        with own_kernels(task.module, x.device):
             slopes = gradients(mine, x[each, batch], y[each, batch], weights, *drawn)
         for name, tensor in mine.items():
             tensor.sub_(slopes[name], alpha=work.learning_rate)
@@ -354,10 +354,6 @@ def _cost(
         example = bytes_per_unit(lambda examples: compute(1, examples))
         known[key] = (max(0, both - example), example)
     return known[key]
-
-
-def _cut(seeds: Tensor | None, columns: slice) -> Tensor | None:
-    return None if seeds is None else seeds[:, columns]
 
 
 @dataclass(frozen=True)

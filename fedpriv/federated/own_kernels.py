@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd import Function
 from torch.overrides import TorchFunctionMode
 
@@ -27,12 +28,17 @@ _MULTIPLICATIONS = 1.2e6
 _FEW_CHANNELS = 16
 _BYTES = 150_000  # of inputs and outputs, where channels are not few
 
+_LAYERS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 _DIMS: dict[Any, int] = {torch.conv1d: 1, torch.conv2d: 2, torch.conv3d: 3}
 
 
-class OwnKernels(TorchFunctionMode):
-    """Within it, large convolutions under ``vmap`` on a CPU are computed client by client."""
+def own_kernels(module: nn.Module, device: torch.device) -> AbstractContextManager[Any]:
+    """While the context is open, large convolutions under ``vmap`` on a CPU are computed client by client."""
+    here = device.type == "cpu" and any(isinstance(part, _LAYERS) for part in module.modules())
+    return _OwnKernels() if here else nullcontext()  # the mode costs each call of torch some microseconds
 
+
+class _OwnKernels(TorchFunctionMode):
     def __torch_function__(self, function: Any, types: Any, arguments: Any = (), named: Any = None) -> Any:
         """Call the function, or its counterpart."""
         found = None
@@ -65,7 +71,7 @@ class _Options:
         groups: int = 1,
     ) -> tuple[Tensor, Tensor, Tensor | None, _Options] | None:
         """The tensors and options of one client's convolution; None where it is left to torch."""
-        if input.device.type != "cpu" or isinstance(padding, str) or input.dim() != dims + 2:
+        if isinstance(padding, str) or input.dim() != dims + 2:
             return None
 
         def each(value: Any) -> list[int]:
@@ -83,15 +89,18 @@ class _Options:
             return None
         return input, weight, bias, options
 
+    @property
+    def _rest(self) -> tuple[Any, ...]:
+        """As torch's operators take it; they are not transposed."""
+        return self.stride, self.padding, self.dilation, False, [0] * len(self.stride), self.groups
+
     def convolved(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         """The convolution of one client."""
-        own = self.stride, self.padding, self.dilation, False, [0] * len(self.stride), self.groups
-        return torch.convolution(x, weight, bias, *own)
+        return torch.convolution(x, weight, bias, *self._rest)
 
     def gradients(self, slope: Tensor, x: Tensor, weight: Tensor, wanted: Wanted) -> tuple[Tensor, ...]:
         """Its gradients by input, weight and bias; an empty tensor for one that is not wanted."""
-        own = self.stride, self.padding, self.dilation, False, [0] * len(self.stride), self.groups
-        found = torch.ops.aten.convolution_backward(slope, x, weight, [len(weight)], *own, wanted)
+        found = torch.ops.aten.convolution_backward(slope, x, weight, [len(weight)], *self._rest, wanted)
         return tuple(each if asked else x.new_empty(0) for each, asked in zip(found, wanted, strict=True))
 
 

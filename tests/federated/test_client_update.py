@@ -397,7 +397,7 @@ def test_large_convolutions_are_computed_client_by_client():
     counts = []
     for shape in ((3, 32, 32), (1, 28, 28)):
         module = models.build("cnn", shape)
-        with torch.no_grad(), own_kernels.OwnKernels():
+        with torch.no_grad(), own_kernels.own_kernels(module, torch.device("cpu")):
             x, weight = torch.zeros(4, *shape), module[0].weight
             out = torch.func.vmap(lambda w, x=x: F.conv2d(x, w, stride=2, padding=3))(
                 weight.expand(2, *weight.shape)
