@@ -20,7 +20,7 @@ def share(events: list[Event], budget: Budget) -> float:
     return spent.epsilon / budget.epsilon
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(
     st.lists(st.tuples(st.floats(0.2, 5), st.integers(1, 200)), min_size=1, max_size=4),
     st.floats(1e-3, 0.5),

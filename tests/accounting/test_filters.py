@@ -23,7 +23,7 @@ def budget(method: str, target: float = 2.0) -> Budget:
 
 
 @pytest.mark.parametrize("method", [pytest.param("rdp", marks=pytest.mark.slow), "zcdp"])
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.lists(st.tuples(st.floats(1.0, 8), st.sampled_from([0.01, 0.3, 1.0])), min_size=1, max_size=60))
 def test_every_charged_sequence_stays_within_the_budget(
     method: str, choices: list[tuple[float, float]]

@@ -21,7 +21,7 @@ BOUNDS = [name for name, method in METHODS.items() if method.kind == "bound" and
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=pytest.mark.slow if name == "rdp" else ()) for name in BOUNDS]
 )
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     st.lists(st.tuples(st.floats(0.5, 20), st.integers(1, 300)), min_size=1, max_size=3),
     st.sampled_from([1e-4, 0.01, 0.09, 0.4, 1.0]),

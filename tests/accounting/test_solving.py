@@ -15,7 +15,7 @@ from fedpriv.accounting import METHODS, Budget, Event, UnsupportedEvent, epsilon
 from fedpriv.accounting.solving import rounds, sampling_rate
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(
     st.floats(0.6, 3), st.sampled_from([1e-3, 0.02, 0.3]), st.floats(0.3, 8), st.sampled_from(list(METHODS))
 )

@@ -46,7 +46,7 @@ def pick(rows, units):
     return [point[units] for point in rows]
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(queries())
 def test_sums_equal_the_plain_loop(query):
     rows, blocks = query
@@ -55,7 +55,7 @@ def test_sums_equal_the_plain_loop(query):
         torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-6 * scale)
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(queries())
 def test_one_unit_never_adds_more_than_the_sensitivity(query):
     rows, blocks = query
@@ -65,7 +65,7 @@ def test_one_unit_never_adds_more_than_the_sensitivity(query):
             assert float(added.double().norm()) <= block.sensitivity * (1 + 1e-6)
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(queries(), st.integers(0, 4), st.integers(0, 4))
 def test_adding_removing_or_replacing_a_unit_moves_the_sums_by_s_or_2s(query, one, other):
     rows, blocks = query
@@ -81,7 +81,7 @@ def test_adding_removing_or_replacing_a_unit_moves_the_sums_by_s_or_2s(query, on
         assert float((a - c).norm()) <= 2 * block.sensitivity * (1 + 1e-6)
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(queries(), st.randoms(use_true_random=False))
 def test_the_order_of_units_does_not_matter(query, random):
     rows, blocks = query

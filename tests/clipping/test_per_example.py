@@ -59,7 +59,7 @@ pads = pytest.mark.filterwarnings("ignore:Using padding='same' with even")
 
 
 @pads
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(networks(), st.integers(2, 9), st.sampled_from([torch.float32, torch.float64]))
 def test_random_networks_are_summed_exactly(network, n, dtype):
     module, shape = network
@@ -70,7 +70,7 @@ def test_random_networks_are_summed_exactly(network, n, dtype):
 
 
 @pads
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(networks(), st.integers(2, 7))
 def test_random_networks_are_summed_exactly_at_two_points_and_divided(network, n):
     module, shape = network
@@ -269,7 +269,7 @@ def test_inputs_whose_squares_underflow_are_still_clipped():
     torch.testing.assert_close(total, torch.tensor([-1e-9, 0.0]), rtol=1e-5, atol=0.0)
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(st.integers(0, 2**32), st.sampled_from([0.01, 0.5, 3.0]))
 def test_one_example_never_adds_more_than_the_clip_norm(seed, clip_norm):
     task = Task(nn.Sequential(nn.Conv2d(1, 3, 3), nn.ReLU(), nn.Flatten(), nn.Linear(48, 3)))

@@ -36,7 +36,7 @@ def layered_rows(draw):
     return noise(n, sum(sizes), seed=draw(st.integers(0, 9))).float() * scale, sizes
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(layered_rows(), st.sampled_from([0.1, 2.0, math.inf]))
 def test_rows_equal_the_plain_loop(made, clip_norm):
     rows, sizes = made
@@ -46,7 +46,7 @@ def test_rows_equal_the_plain_loop(made, clip_norm):
         torch.testing.assert_close(got, one, rtol=1e-5, atol=1e-6)
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(layered_rows(), st.sampled_from([0.1, 2.0]), st.sampled_from([1.0, -3.0]))
 def test_one_unit_adds_at_most_the_sensitivity_and_each_layer_its_part(made, clip_norm, weight):
     rows, sizes = made

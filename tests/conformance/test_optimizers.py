@@ -276,7 +276,7 @@ BROKEN = [None, math.nan, math.inf, 1e300]
 
 
 @everywhere
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=8)
 @over(data=st.data())
 def test_one_unit_moves_no_block_beyond_its_sensitivity(name: str, target: str, data: st.DataObject) -> None:
     """Adding or removing any unit moves a block by at most S, replacing one by at most 2 S, at any step."""

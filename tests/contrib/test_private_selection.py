@@ -54,7 +54,7 @@ laws = st.lists(st.floats(0.001, 1.0), min_size=4, max_size=4).map(lambda w: np.
 gammas = st.floats(0.05, 1.0)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(laws, laws, gammas)
 def test_pure_runs_make_a_winner_of_three_epsilon(one: Law, other: Law, gamma: float) -> None:
     once = float(np.abs(np.log(one / other)).max())
@@ -73,7 +73,7 @@ def test_three_epsilon_is_tight() -> None:
     assert 2.9 * e < ratio <= 3 * e
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(laws, laws, gammas, st.floats(0.0, 1.5))
 def test_approximate_runs_make_a_winner_of_the_stated_delta(
     one: Law, other: Law, gamma: float, e: float
@@ -91,7 +91,7 @@ def test_the_stated_delta_is_tight(gamma: float) -> None:
     assert found == pytest.approx(d / (gamma + d * (1 - gamma)), rel=1e-9)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(laws, laws, gammas)
 def test_divergences_of_the_winner(one: Law, other: Law, gamma: float) -> None:
     orders = np.array(ORDERS)

@@ -14,7 +14,7 @@ from fedpriv.data import DataError, idx
 TYPES = ["u1", "i1", "i2", "i4", "f4", "f8"]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     array=st.sampled_from(TYPES).flatmap(
         lambda kind: hnp.arrays(kind, hnp.array_shapes(max_dims=4, min_side=0, max_side=5))

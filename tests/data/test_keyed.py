@@ -9,7 +9,7 @@ from scipy import stats
 from fedpriv.data.keyed import hashed, permuted, uniform
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(size=st.integers(1, 3000), seed=st.integers(0, 2**64), column=st.integers(0, 2**60))
 def test_permuted_is_a_permutation(size, seed, column):
     image = permuted(seed, np.arange(size), np.full(size, size), np.full(size, column))

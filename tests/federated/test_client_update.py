@@ -62,7 +62,7 @@ def test_all_clients_at_once_equal_the_plain_loop(work, points):
         assert_equal(clipped_sum(work, task, query, x, y, owner, len(SIZES), chunk), want)
 
 
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 @given(st.lists(st.integers(0, 12), min_size=1, max_size=6), st.sampled_from(WORKS))
 def test_clients_of_any_sizes_equal_the_plain_loop(sizes, work):
     task, query, x, y, owner = federation(sizes)

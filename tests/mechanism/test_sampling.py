@@ -16,7 +16,7 @@ KEY = Key.from_seed(11)
 
 
 @given(st.integers(1, 10**12), st.integers(0, 300), st.integers(0, 2**30))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_distinct_draws_are_distinct_sorted_and_in_range(population: int, size: int, seed: int) -> None:
     size = min(size, population)
     if population < 10**6 or size * 3 <= population:

@@ -106,7 +106,7 @@ def test_gamma_one_may_begin_with_another_cohort() -> None:
     assert (later.rate_factor, later.relative_noise, later.blocks) == (1.0, 1.0, first.blocks)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.floats(0.01, 1.0), st.floats(0.01, 5.0), st.floats(0.01, 5.0), st.floats(-8, 8), st.integers(0, 2**32)
 )

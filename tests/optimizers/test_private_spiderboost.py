@@ -75,7 +75,7 @@ def test_every_release_is_the_planned_one() -> None:
     assert METHOD.planned(0) == ()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.floats(0.01, 5.0), st.floats(0, 10.0), st.floats(-8, 8), st.integers(0, 2**32))
 def test_sensitivity_is_the_clip_norm_of_the_difference(
     cap: float, step: float, size: float, seed: int

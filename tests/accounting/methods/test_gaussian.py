@@ -18,14 +18,14 @@ def exact_log_delta(mu: float, eps: float) -> float:
         return float(mp.log(mp.ncdf(-e / m + m / 2) - mp.exp(e) * mp.ncdf(-e / m - m / 2)))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.floats(0.01, 8), st.floats(0, 30))
 def test_log_delta(mu: float, eps: float) -> None:
     if eps / mu < 30:
         assert gaussian.log_delta(mu, eps) == pytest.approx(exact_log_delta(mu, eps), rel=1e-6, abs=1e-9)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.floats(1e-3, 20), st.floats(1e-12, 0.4))
 def test_epsilon_is_the_least_and_errs_upwards(mu: float, delta: float) -> None:
     eps = gaussian.epsilon(mu, delta)

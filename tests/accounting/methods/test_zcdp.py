@@ -61,7 +61,7 @@ def test_no_amplification_outside_the_theorem(event: Event) -> None:
     assert epsilon([event], 1e-5, "tcdp").epsilon == epsilon([event], 1e-5, "zcdp").epsilon
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.lists(st.tuples(st.floats(0.5, 30), st.floats(1e-4, 0.3), st.integers(1, 500)), min_size=1, max_size=6)
 )

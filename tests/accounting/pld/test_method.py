@@ -198,7 +198,7 @@ def test_losses_too_large_for_the_lattice_are_bounded_on_both_sides(relation: st
         pytest.param(("without-replacement", "replace-one"), marks=pytest.mark.slow),
     ],
 )
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 @given(
     st.lists(st.tuples(st.floats(0.3, 10), st.integers(1, 300) | st.just(1)), min_size=1, max_size=4),
     st.floats(1e-4, 0.9),
@@ -219,7 +219,7 @@ def test_lower_below_upper_below_rdp(
     assert answer.epsilon <= by_rdp * 1.001 + 1e-6 or by_rdp > 100
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.floats(0.3, 10), st.floats(1e-4, 0.9), st.integers(1, 300))
 @pytest.mark.slow
 def test_relations_are_ordered(z: float, rate: float, count: int) -> None:

@@ -56,7 +56,7 @@ def test_errors_of_the_masses_raise_the_upper_bound_and_lower_the_lower_one() ->
             assert below[1][way] < below[0][way] - 1e-9
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.floats(0.3, 5), st.floats(1e-4, 0.9), st.floats(0.002, 0.2), st.booleans())
 def test_masses_are_preserved(z: float, q: float, h: float, replaced: bool) -> None:
     family = "replace" if replaced else "poisson"

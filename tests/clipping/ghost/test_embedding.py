@@ -73,7 +73,7 @@ def embeddings(draw):
     return Text(layer), tokens(n, *shape, below=count, seed=draw(st.integers(0, 99)))
 
 
-@settings(deadline=None, max_examples=15)
+@settings(max_examples=15)
 @given(embeddings(), st.sampled_from([torch.float32, torch.float64]))
 def test_random_embeddings_are_summed_exactly(embedding, dtype):
     model, x = embedding

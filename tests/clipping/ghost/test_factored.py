@@ -83,7 +83,7 @@ def assert_stands_for(form, gradients, tolerance=1e-10):
     torch.testing.assert_close(form.total(factors).double(), summed, rtol=0, atol=50 * close["atol"])
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(outers(), st.sampled_from([torch.float32, torch.float64]))
 def test_outer_products_equal_their_sums(form, dtype):
     tolerance = 1e-10 if dtype == torch.float64 else 1e-5
@@ -93,7 +93,7 @@ def test_outer_products_equal_their_sums(form, dtype):
         assert_stands_for(same, formed(exact).to(dtype), 10 * tolerance)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(st.data(), outers())
 def test_combinations_and_groups_equal_their_sums(data, form):
     other = moved(form, 0.1)

@@ -43,7 +43,7 @@ def layers(draw):
     return draw(st.sampled_from(kinds))(), shape
 
 
-@settings(deadline=None, max_examples=15)
+@settings(max_examples=15)
 @given(layers(), st.integers(2, 7), st.sampled_from([torch.float32, torch.float64]))
 def test_random_layers_are_summed_exactly(layer, n, dtype):
     task = Task(model_of(*layer))

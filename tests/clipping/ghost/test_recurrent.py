@@ -80,7 +80,7 @@ def layers(draw, projections=False):
     )
 
 
-@settings(deadline=None, max_examples=15)
+@settings(max_examples=15)
 @given(layers(projections=True), st.integers(1, 5), st.integers(1, 4), st.booleans())
 def test_the_output_equals_torchs(layer, length, n, start):
     layer.double()
@@ -94,7 +94,7 @@ def test_the_output_equals_torchs(layer, length, n, start):
     torch.testing.assert_close(ends, last)
 
 
-@settings(deadline=None, max_examples=15)
+@settings(max_examples=15)
 @given(
     layers(),
     st.integers(1, 5),

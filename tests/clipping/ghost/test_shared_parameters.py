@@ -122,7 +122,7 @@ def given_to(model, n):
     return x, torch.arange(n) % TOKENS
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(models(), st.integers(2, 7), st.sampled_from([torch.float32, torch.float64]))
 @pytest.mark.slow
 def test_random_models_that_share_are_summed_exactly(model, n, dtype):
@@ -133,7 +133,7 @@ def test_random_models_that_share_are_summed_exactly(model, n, dtype):
 
 
 @pytest.mark.slow
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(models(), st.integers(2, 7))
 def test_random_models_that_share_are_summed_exactly_at_two_points_and_divided(model, n):
     x, y = given_to(model, n)

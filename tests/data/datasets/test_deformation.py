@@ -44,7 +44,7 @@ def plain_tangents(image):
     return out.reshape(2, 784)
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(hnp.arrays(np.uint8, (2, 28, 28), elements=st.integers(0, 255)))
 def test_tangents_equal_the_plain_twin_exactly(images):
     got = tangents(torch.from_numpy(images)).numpy()

@@ -148,7 +148,7 @@ def infinite():
     return load("infinite-digits")
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(indices=st.lists(st.integers(0, 2**60), min_size=1, max_size=40), data=st.data())
 def test_image_depends_only_on_its_index(indices, data):
     source = load("infinite-digits")

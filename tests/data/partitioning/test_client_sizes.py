@@ -9,7 +9,7 @@ from fedpriv._internal.validation import ArgumentError
 from fedpriv.data.partitioning.client_sizes import KINDS, Sizes
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(
     kind=st.sampled_from(KINDS),
     clients=st.integers(1, 300),
@@ -24,7 +24,7 @@ def test_shares_add_up_and_every_client_has_an_example(kind, clients, extra, see
         assert shares.max() - shares.min() <= 1
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     kind=st.sampled_from(KINDS),
     mean=st.integers(1, 500),

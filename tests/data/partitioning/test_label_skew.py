@@ -12,7 +12,7 @@ from fedpriv.data.partitioning.label_skew import Dirichlet, Iid, Shards
 SKEWS = [Iid(), Dirichlet(0.05), Dirichlet(1.0), Dirichlet(100.0), Shards(1), Shards(2), Shards(40)]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     skew=st.sampled_from(SKEWS),
     sizes=st.lists(st.integers(1, 40), min_size=1, max_size=20),

@@ -15,7 +15,7 @@ from fedpriv.data.partitioning.partition import Implicit, Partition, ranges
 SKEWS = st.sampled_from([Iid(), Dirichlet(0.1), Dirichlet(5.0), Shards(1), Shards(3)])
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(
     labels=st.lists(st.integers(0, 9), min_size=1, max_size=150),
     skew=SKEWS,
@@ -36,7 +36,7 @@ def test_finite_partitions_are_disjoint_and_exhaustive(labels, skew, kind, seed,
     assert np.array_equal(again.order, parts.order)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     base=st.lists(st.integers(0, 4), min_size=1, max_size=40),
     skew=SKEWS,
