@@ -52,7 +52,7 @@ from fedpriv.auditing import claims
 from fedpriv.auditing.finding import Finding
 from fedpriv.auditing.judgement import Attack, joined, judged
 from fedpriv.auditing.neighbours import Neighbours
-from fedpriv.auditing.nodes import NodeCoins, nodes_plan, on_nodes
+from fedpriv.auditing.nodes import NodeCoins, Owner, nodes_plan, on_nodes, wrong_ledgers
 from fedpriv.auditing.noise_tests import Residuals
 from fedpriv.auditing.silos import watched_silos
 from fedpriv.auditing.subject import (
@@ -170,9 +170,9 @@ def audit_own_data(
 def audit_nodes(
     config: Config,
     coins: NodeCoins,
-    data_files: Sequence[Path],
-    audit_files: Sequence[Path],
+    owners: Sequence[Owner],
     engine: Engine | silo.SiloEngine,
+    run: int,
     confidence: float = 0.99,
     observe: Callable[[int], None] = lambda rounds: None,
     view: str = AUTO,
@@ -182,9 +182,10 @@ def audit_nodes(
     Args:
         config: a run with noise, of nodes that own their data.
         coins: as :func:`fedpriv.auditing.nodes.drawn` has drawn them, and as the nodes' audit files are.
-        data_files: the nodes' data files, which the auditor reads, too.
-        audit_files: the nodes' audit files; at the client level nodes note their steps beside them.
+        owners: the nodes' configurations, by partition. The auditor reads the data files, too. At the client
+            level nodes note their steps beside their audit files.
         engine: asks the nodes; each release is asked for once. It must raise an error where a node fails.
+        run: the number under which the nodes charge the run to their ledgers.
         confidence, observe, view: as in :func:`audit`.
 
     Steps on neighbouring data are repeated by the same code in this process.
@@ -194,8 +195,9 @@ def audit_nodes(
     """
     validation.between("confidence", confidence, 0, 1)
     plan, seen = nodes_plan(config, view), view_of(config, view)
-    subject = on_nodes(plan, seen, _key(plan), coins, data_files, audit_files, engine)
-    return _finding(subject, confidence, observe)
+    subject = on_nodes(plan, seen, _key(plan), coins, owners, engine)
+    found = _finding(subject, confidence, observe)
+    return replace(found, wrong_ledgers=wrong_ledgers(plan, owners, run))
 
 
 def _key(plan: Plan) -> Key:

@@ -40,6 +40,8 @@ class Finding:
         true_rates: for false positive rates of 0.1 % and 1 % (the true positive rate of the adversary who
             believes the ledger, the largest one that the ledger allows).
         stopped: how the run ended: ROUNDS, BUDGET, INTERRUPTED or UNANSWERED.
+        wrong_ledgers: what is wrong with the own ledgers of a deployment's nodes, a sentence each; None where
+            there are none.
     """
 
     view: View
@@ -65,11 +67,14 @@ class Finding:
     stopped: StopReason
     curve: AttackCurve = field(compare=False)
     claim: TradeOff = field(compare=False)
+    wrong_ledgers: tuple[str, ...] | None = None
 
     @property
     def violated(self) -> bool:
-        """Whether the run leaks more than its ledger claims, or its noise or cohorts are not as claimed."""
-        return self.leaks or self.irregular
+        """Whether the run leaks more than its ledger claims, its noise or cohorts are not as claimed, or
+        nodes have not charged what they answered.
+        """
+        return self.leaks or self.irregular or bool(self.wrong_ledgers)
 
     @property
     def leaks(self) -> bool:

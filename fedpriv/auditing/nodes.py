@@ -7,20 +7,21 @@ another unit of the nodes in its place would be there twice, and lose more than 
 Nodes draw their own noise, charge their ledgers and answer each release once, as in any run. The auditor
 reads the data files, too, and so knows what each unit adds. Steps on neighbouring data are repeated in the
 auditor's process, by the same code. At the client level nodes note their steps for the auditor
-(:mod:`fedpriv.auditing.noting_silos`).
+(:mod:`fedpriv.auditing.noting_silos`). In the end each node must have charged to its ledger what it answered.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import torch
 
 from fedpriv._internal import validation
+from fedpriv.accounting import LedgerError
 from fedpriv.auditing.noting_silos import NotingSilos
 from fedpriv.auditing.own_units import OwnUnits, usual_number
 from fedpriv.auditing.subject import Subject, first_secret, require_auditable
@@ -33,8 +34,11 @@ from fedpriv.federated.engine import Engine
 from fedpriv.federated.worker import Units, Worker
 from fedpriv.node.audit_file import write_audit_file
 from fedpriv.node.factory import make_worker
+from fedpriv.node.ledger import NodeLedger, open_node_ledger
 from fedpriv.node.silo import SiloEngine
 from fedpriv.rng import Key
+
+Owner = Mapping[str, Any]  # a node's configuration, as its owner wrote it
 
 
 @dataclass(frozen=True)
@@ -107,21 +111,42 @@ def on_nodes(
     view: View,
     key: Key,
     coins: NodeCoins,
-    data_files: Sequence[Path],
-    audit_files: Sequence[Path],
+    owners: Sequence[Owner],
     engine: Engine | SiloEngine,
 ) -> Subject:
     """The run on nodes whose own data has the coins' units left out. At the client level ``engine`` has the
-    nodes' silos train, which note their steps beside the ``audit_files``."""
-    worker = replace(_worker(plan, data_files), key=key)
+    nodes' silos train, which note their steps beside the audit files."""
+    worker = replace(_worker(plan, files_of(owners, "data-file")), key=key)
     size, start = plan.config.examples_per_client, initial_params(worker.task, key).to(worker.device)
     units = OwnUnits(worker.view, worker, coins.guessed, coins.absent, replaced=False, span=size)
     side, there = replace(worker, view=units), ~np.isin(coins.guessed, coins.absent)
-    noting = NotingSilos.of(cast(SiloEngine, engine), audit_files) if plan.by_silo else None
+    notes = files_of(owners, "audit-file")
+    noting = NotingSilos.of(cast(SiloEngine, engine), notes) if plan.by_silo else None
     asked = cast(Engine, engine)
     return Subject(
         plan, view, side, asked, units, coins.guessed, there, start, key, on_nodes=True, noting=noting
     )
+
+
+def files_of(owners: Sequence[Owner], name: str) -> list[Path]:
+    """The file of this name in each node's configuration."""
+    return [Path(str(owner[name])) for owner in owners]
+
+
+def wrong_ledgers(plan: Plan, owners: Sequence[Owner], run: int) -> tuple[str, ...]:
+    """What is wrong with the nodes' own ledgers after the run of this number, a sentence each.
+
+    A node that adds no noise itself, and whose owner counts no noise of the server, has nothing to charge.
+    """
+    ledgers = (open_node_ledger(plan, owner, run) for owner in owners)
+    return tuple(filter(None, (_wrong(ledger) for ledger in ledgers if ledger is not None)))
+
+
+def _wrong(ledger: NodeLedger) -> str:
+    try:
+        return ledger.differs()
+    except (LedgerError, OSError) as error:
+        return str(error)
 
 
 def _worker(plan: Plan, data_files: Sequence[Path]) -> Worker:

@@ -95,13 +95,14 @@ class Residuals:
         self._kept = [*self._kept[:1], (parts, cohort)]
 
     def compare(self, messages: Floats) -> None:
-        """Tests the noises (n, d) of the last release's messages, in their order: each of them, and whether
-        they are independent."""
+        """Tests the noises (n, d) of the last release's messages: each of them, and whether two are alike."""
         small = stats.chi2.cdf((messages**2).sum(1), messages.shape[1])
         self.take([("a message with noise that is too small", min(1.0, len(messages) * small.min()))])
-        products = float((messages[1:] * messages[:-1]).sum())
-        if messages[1:].size >= _MIN_NORMAL:
-            self.take([("noise that messages share", _two_sided(products, messages[1:].size))])
+        self.take([("noise that messages share", _shared(messages))])
+
+    def compare_silos(self, noises: Floats) -> None:
+        """Tests whether the noises (n, d) of two silos in one step are alike."""
+        self.take([("noise that silos share", _shared(noises))])
 
     def _equal_sizes(self, rate: float) -> float:
         """The p-value of cohorts that all have one size: its probability is at most that of the mode."""
@@ -132,6 +133,24 @@ def _of_block(part: Floats) -> Iterator[tuple[str, float]]:
     if count >= _MIN_NORMAL:
         yield "noise that all coordinates share", _two_sided(part.sum(), count)
         yield "noise that neighbours share", _two_sided(part[1:] @ part[:-1], count - 1)
+
+
+def _shared(noises: Floats) -> float:
+    """The p-value of n independent standard normal vectors (n, d) against two that have something in common.
+
+    The product of two is normal given the longer one, with its length as std: an exact test of each pair,
+    times their number.
+
+    >>> noises = np.random.default_rng(0).standard_normal((40, 500))
+    >>> _shared(noises) > 0.01, _shared(np.concatenate([noises, noises[3:4]])) < 1e-9
+    (True, True)
+    """
+    pairs = len(noises) * (len(noises) - 1) // 2
+    if not pairs:
+        return 1.0
+    lengths = np.maximum(np.linalg.norm(noises, axis=1), np.finfo(np.float64).tiny)
+    products = abs(noises @ noises.T) / np.maximum(lengths, lengths[:, None])
+    return float(min(1.0, 2 * pairs * stats.norm.sf(np.triu(products, 1).max())))
 
 
 def _two_sided(total: Any, count: int) -> float:

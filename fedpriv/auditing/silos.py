@@ -12,10 +12,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import cast
 
+import numpy as np
 from torch import Tensor
 
 from fedpriv.auditing.compared_silos import NOT_FROM_RELEASES, follows
-from fedpriv.auditing.noise_tests import Residuals
 from fedpriv.auditing.noting_silos import NotingSilos
 from fedpriv.auditing.subject import Subject
 from fedpriv.auditing.watched import Watched
@@ -40,12 +40,12 @@ class WatchedSilos:
     Attributes:
         workers: the run's own code for each silo, whose optimizer and engine are observed.
         subject: what is audited.
-        residuals: where a fault of the run's engine is recorded.
+        watched: the observer of each silo, by number. The first one has the faults of the run's engine, too.
     """
 
     workers: tuple[SiloWorker, ...]
     subject: Subject
-    residuals: Residuals
+    watched: tuple[Watched, ...]
 
     @classmethod
     def of(cls, subject: Subject, watched: Sequence[Watched]) -> WatchedSilos:
@@ -57,14 +57,15 @@ class WatchedSilos:
                 for one in watched
             ),
             subject,
-            watched[0].residuals,
+            tuple(watched),
         )
 
     def train(self, request: TrainRequest) -> tuple[ModelDelta, ...]:
         """See :class:`fedpriv.node.silo.SiloEngine`."""
         deltas = [self.workers[silo].train(replace(request, silos=(silo,))) for silo in request.silos]
         if self.subject.elsewhere is not None and (found := self.subject.elsewhere.fault(request)):
-            self.residuals.fault(found)
+            self.watched[0].residuals.fault(found)
+        _compare(self.watched, request.silos)
         return tuple(delta for answers in deltas for delta in answers)
 
     def close(self) -> None:
@@ -96,6 +97,7 @@ class WatchedNodes:
                 one.residuals.fault("a round with another number of steps than were charged")
             if not follows(change, self._end(one, request, steps).double() - request.params.double()):
                 one.residuals.fault(NOT_FROM_RELEASES)
+        _compare(self.watched, [change.silo for change, steps in found if steps])
         return tuple(change for change, _ in found)
 
     def _end(self, one: Watched, request: TrainRequest, steps: Sequence[Step]) -> Tensor:
@@ -112,3 +114,10 @@ class WatchedNodes:
 
     def close(self) -> None:
         """Does nothing: the caller closes the engine that asks the nodes."""
+
+
+def _compare(watched: Sequence[Watched], silos: Sequence[int]) -> None:
+    """Tests the noises of these silos' last steps against each other: the server sees each silo's change, so
+    that noise of two would cancel in their difference."""
+    if silos:
+        watched[0].residuals.compare_silos(np.stack([watched[silo].noise for silo in silos]))

@@ -26,6 +26,8 @@ def lines(config: Config, found: Finding) -> tuple[str, ...]:
     verdict = f"VIOLATED: the run leaks more than its ledger says, {surely}"
     if not found.leaks:
         verdict = f"VIOLATED: there is {found.oddest}, {surely}"
+    if not (found.leaks or found.irregular):
+        verdict = "VIOLATED: nodes answered what their own ledgers do not say"
     if not found.violated:
         verdict = f"consistent with its ledger, {surely}; an audit finds faults and proves no protection"
     return (
@@ -45,6 +47,7 @@ def lines(config: Config, found: Finding) -> tuple[str, ...]:
         f"proved by {'these runs' if found.runs > 1 else 'this run'} alone: epsilon is at least "
         f"{found.proved:.3g}, and at least {found.proved_by_curves:.3g} if the noise is the ledger's times "
         "one factor",
+        *_ledgers(found),
         verdict,
     )
 
@@ -55,6 +58,12 @@ def _rates(found: Finding) -> str:
     return "; ".join(
         f"{rate:.1%}: {true:.2%} found, {most:.2%} allowed at most" for rate, (true, most) in rows
     )
+
+
+def _ledgers(found: Finding) -> tuple[str, ...]:
+    if found.wrong_ledgers is None:
+        return ()
+    return (f"the nodes' own ledgers: {'; '.join(found.wrong_ledgers) or 'charged what was answered'}",)
 
 
 def _measured(found: Finding) -> str:

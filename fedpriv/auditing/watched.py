@@ -160,6 +160,11 @@ class Watched(OptimizerWrapper):
         """Records the request of the next answer, and with it the cohort."""
         self._now["request"], self._now["messages"] = request, []
 
+    @property
+    def noise(self) -> Floats:
+        """The last answer's noise in units of its std, as the auditor knows it (d,)."""
+        return np.concatenate(cast(list[Floats], self._now["noise"]))
+
     def close(self) -> None:
         """Does nothing: there are no resources to release."""
 
@@ -193,6 +198,7 @@ class Watched(OptimizerWrapper):
         sampling = SAMPLERS[self.plan.config.sampler].sampling
         # Where nothing is sampled, cohorts may be known and the same in every release.
         rate = min(1.0, size / self.plan.mechanism.sampler.population) if sampling.samples else 1.0
+        self._now["noise"] = [part.ravel() for part in left]
         self.residuals.add([part.ravel() for part in left], cohort, rate, sampling.random_size)
         if self.splitter.view is View.SERVER:
             share = claims.party_share(self.plan, factor)

@@ -143,10 +143,10 @@ def _audit_deployment(
         from fedpriv.deployment.folders import read_server
         from fedpriv.simulation import nodes_audit
 
-        server, (data, files) = read_server(folder), audits.node_files(folder)
+        server, owners = read_server(folder), audits.owners(folder)
         config = runs.checked(server, {**table, "audit": True}, audit=True)
         place = server.folder / audits.FOLDER
-        source = nodes_audit.prepare(place, config, data, files, canaries, view, confidence)
+        source = nodes_audit.prepare(place, config, owners, canaries, view, confidence)
     run = 0
     try:
         with refusing(1):

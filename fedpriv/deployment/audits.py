@@ -18,8 +18,8 @@ FOLDER = "audit"  # of the server's folder: the audit's plan and finding
 _APP = "fedpriv-audit"
 
 
-def node_files(folder: Path) -> tuple[list[Path], list[Path]]:
-    """(data files, audit files) of all nodes of a deployment's folder, by partition.
+def owners(folder: Path) -> list[dict[str, Any]]:
+    """The configurations of all nodes of a deployment's folder, by partition.
 
     Raises ArgumentError unless all nodes are there and their policies allow audits.
     """
@@ -33,8 +33,7 @@ def node_files(folder: Path) -> tuple[list[Path], list[Path]]:
                 f"{party.folder / POLICY_FILE} has no audit-file; a node's owner allows audits by a line "
                 'such as audit-file = "audit.txt" in [node], and starts the node again'
             )
-    data, audit = ([Path(p.policy[name]) for p in nodes] for name in ("data-file", "audit-file"))
-    return data, audit
+    return [party.policy.node_config for party in nodes]
 
 
 def start(server: Party, settings: Mapping[str, Any], source: str) -> int:

@@ -204,6 +204,20 @@ class NodeLedger:
         with locked(self.path):
             return bool(self._charges.of(content(self.path, self.anchor)).events)
 
+    def differs(self) -> str:
+        """How the charges of this run, which has ended, differ from its plan's; "" if they do not.
+
+        Raises LedgerError as :meth:`charge` does.
+        """
+        with locked(self.path):
+            charged = self._charges.of(content(self.path, self.anchor)).events
+        if same_events(charged, self._planned):
+            return ""
+        made, due = len(charged), len(self._planned)
+        if made != due:
+            return f"{self.path} charged {made} of the {due} releases that the node answered"
+        return f"{self.path} charged other events than the releases that the node answered"
+
     @cached_property
     def _charges(self) -> _Charges:
         return _Charges(str(self.run))

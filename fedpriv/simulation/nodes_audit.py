@@ -21,7 +21,7 @@ from fedpriv._internal.files import atomic, read_json
 from fedpriv._internal.validation import FedprivError
 from fedpriv.auditing import nodes
 from fedpriv.auditing.auditor import audit_nodes
-from fedpriv.auditing.nodes import NodeCoins
+from fedpriv.auditing.nodes import NodeCoins, Owner
 from fedpriv.auditing.statement import lines
 from fedpriv.auditing.views import AUTO
 from fedpriv.config.schema import Config
@@ -43,8 +43,7 @@ app = nodes_audit_app({folder!r})
 def prepare(
     folder: Path,
     config: Config,
-    data_files: Sequence[Path],
-    audit_files: Sequence[Path],
+    owners: Sequence[Owner],
     canaries: int = 0,
     view: str = AUTO,
     confidence: float = 0.99,
@@ -54,7 +53,7 @@ def prepare(
     Args:
         folder: for the plan and the finding.
         config: the run.
-        data_files, audit_files: of each node, by partition.
+        owners: the nodes' configurations, by partition.
         canaries: the number of examples with a coin; 0: up to 200, and fewer for large models.
         view, confidence: as in :func:`fedpriv.auditing.auditor.audit_nodes`.
 
@@ -65,16 +64,15 @@ def prepare(
     if plan.exists():
         hint = f"if none does, one was killed: remove {plan}"
         raise validation.ArgumentError(f"an audit of this deployment goes on; {hint}")
-    coins = nodes.drawn(config, data_files, canaries, view, Key.fresh())
-    nodes.plant(config, coins, audit_files)
+    coins = nodes.drawn(config, nodes.files_of(owners, "data-file"), canaries, view, Key.fresh())
+    nodes.plant(config, coins, nodes.files_of(owners, "audit-file"))
     (folder / FINDING).unlink(missing_ok=True)
     facts = {
         "view": view,
         "confidence": confidence,
         "guessed": coins.guessed.tolist(),
         "absent": coins.absent.tolist(),
-        "data-files": [str(path) for path in data_files],
-        "audit-files": [str(path) for path in audit_files],
+        "nodes": [dict(owner) for owner in owners],
     }
     with atomic(plan, private=True) as file:
         file.write(json.dumps(facts).encode())
@@ -95,7 +93,7 @@ def nodes_audit_app(folder: str) -> ServerApp:
     @app.main()  # type: ignore[untyped-decorator]
     def main(grid: Grid, context: Context) -> None:
         try:
-            _audit(grid, Config.parse(context.run_config), Path(folder))
+            _audit(grid, Config.parse(context.run_config), Path(folder), context.run_id)
         except (FedprivError, OSError) as error:
             print(f"fedpriv: {error}", flush=True)
             raise
@@ -103,7 +101,7 @@ def nodes_audit_app(folder: str) -> ServerApp:
     return app
 
 
-def _audit(grid: Grid, config: Config, folder: Path) -> None:
+def _audit(grid: Grid, config: Config, folder: Path, run: int) -> None:
     plan = read_json((folder / PLAN).read_bytes())
     coins = NodeCoins(*(np.array(plan[name], np.int64) for name in ("guessed", "absent")))
 
@@ -123,9 +121,9 @@ def _audit(grid: Grid, config: Config, folder: Path) -> None:
     found = audit_nodes(
         config,
         coins,
-        [Path(path) for path in plan["data-files"]],
-        [Path(path) for path in plan["audit-files"]],
+        plan["nodes"],
         secured_over(config, asks) if config.aggregates_securely else asks,
+        run,
         plan["confidence"],
         lambda done: report(f"audited round {done} of {config.rounds}"),
         plan["view"],

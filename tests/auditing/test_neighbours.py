@@ -25,6 +25,7 @@ from fedpriv.mechanism import release as releases
 from fedpriv.mechanism.placement import AtParties, Central
 from fedpriv.mechanism.query import IndicatorBlock, Query, SumBlock, Term
 from fedpriv.mechanism.sampling import FixedSize, Poisson, TruncatedPoisson
+from fedpriv.node import silo
 from fedpriv.optimizers.first_order import FirstOrder
 from fedpriv.rng import Key
 from fedpriv.runs.budget import RunAccountant
@@ -176,6 +177,10 @@ SILO_FAULTS: dict[str, tuple[dict[str, Any], Any, str, Callable[..., Any], str]]
     "the same cohort every time inside a silo": (
         SILOS, CohortSampler, "draw",
         lambda right, cohorts, release, factor=1.0: right(cohorts, 0, factor), "cohort that was used before",
+    ),
+    "one noise for all silos": (
+        SILOS, silo, "advance",
+        lambda right, *given: right(*given[:5], Key.from_seed(5), *given[6:]), "noise that silos share",
     ),
 }  # fmt: skip
 

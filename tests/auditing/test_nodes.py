@@ -14,9 +14,10 @@ from helpers.patching import patched
 
 from fedpriv._internal.validation import ArgumentError
 from fedpriv.accounting.ledger import read
-from fedpriv.auditing import nodes
+from fedpriv.auditing import auditor, nodes
 from fedpriv.auditing.auditor import audit_nodes
 from fedpriv.auditing.finding import Finding
+from fedpriv.auditing.statement import lines
 from fedpriv.config.builders import make_source
 from fedpriv.config.schema import Config
 from fedpriv.data.client_files import write_client_file
@@ -28,9 +29,11 @@ from fedpriv.flower.grid_engine import GridEngine
 from fedpriv.flower.grids.in_process import InProcessGrid
 from fedpriv.flower.secure_parties import secured_over
 from fedpriv.mechanism.placement import Central
+from fedpriv.node import silo
 from fedpriv.node.audit_file import left_out, write_audit_file
 from fedpriv.node.audited_steps import NotedSteps, StepNotes
 from fedpriv.node.factory import make_worker
+from fedpriv.node.ledger import NodeLedger
 from fedpriv.node.policy import RefusedError, as_taken
 from fedpriv.rng import Key
 from fedpriv.secure_aggregation.keys import Identity
@@ -100,13 +103,12 @@ def audited(
     """An audit on three nodes of this process; ``spoil`` may change the folder once coins are planted."""
     config = Config.parse(settings)
     owners = owners_of(config, folder)
-    files, audits = ([Path(own[name]) for own in owners] for name in ("data-file", "audit-file"))
-    coins = nodes.drawn(config, files, COINS, view, Key.from_seed(3))
-    nodes.plant(config, coins, audits)
+    coins = nodes.drawn(config, nodes.files_of(owners, "data-file"), COINS, view, Key.from_seed(3))
+    nodes.plant(config, coins, nodes.files_of(owners, "audit-file"))
     spoil(folder)
     grid = GridEngine(Owned(config, owners), strict=True, silos=True, nodes=NODES, report=lambda line: None)
     engine = secured_over(config, grid) if config.aggregates_securely else grid
-    return audit_nodes(config, coins, files, audits, engine, view=view)
+    return audit_nodes(config, coins, owners, engine, run=0, view=view)
 
 
 @pytest.mark.parametrize(
@@ -117,6 +119,7 @@ def test_a_sound_run_passes(kind: str, tmp_path: Path) -> None:
     settings, view = SOUND[kind]
     found = audited(settings, view, tmp_path)
     assert min(found.p_value, found.noise_p_value) > 1e-7, found.oddest
+    assert found.wrong_ledgers == ()
     releases = 2 * settings.get("silo-steps", 1)
     assert (found.own_data, found.canaries, found.releases, found.stopped) == (
         True,
@@ -144,6 +147,49 @@ def _half_of_the_noise(right: Any, side: Worker, request: Any) -> Any:
     if request.party_stds is None:
         return right(side, request)
     return right(side, replace(request, party_stds=tuple(std / 2 for std in request.party_stds)))
+
+
+def _all_but_the_last(right: Any, ledger: NodeLedger, number: int, *given: Any) -> Any:
+    """A node that answers its last release and does not charge it."""
+    return right(ledger, number, *given) if number == 0 else None
+
+
+def _half_as_much(right: Any, ledger: NodeLedger, number: int, events: Any, *given: Any) -> Any:
+    """A node that charges more noise than it adds."""
+    return right(
+        ledger, number, [replace(e, noise_multiplier=2 * e.noise_multiplier) for e in events], *given
+    )
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [(_all_but_the_last, "charged 1 of the 2 releases"), (_half_as_much, "charged other events than")],
+)
+def test_a_node_that_does_not_charge_what_it_answers_is_found(wrong: Any, said: str, tmp_path: Path) -> None:
+    """Whatever the server's ledger says: an owner's limit is enforced by the node's own."""
+    with patched(NodeLedger, "charge", wrong):
+        found = audited(LOCAL, "auto", tmp_path)
+    assert found.violated
+    assert not found.irregular, found.oddest
+    assert found.wrong_ledgers is not None
+    assert len(found.wrong_ledgers) == NODES
+    assert all(said in text for text in found.wrong_ledgers)
+    *_, ledgers, verdict = lines(Config.parse(LOCAL), found)
+    assert ledgers.startswith("the nodes' own ledgers: ")
+    assert said in ledgers
+    assert verdict == "VIOLATED: nodes answered what their own ledgers do not say"
+
+
+def test_a_node_without_a_ledger_is_found(tmp_path: Path) -> None:
+    def forgotten(right: Any, plan: Any, owners: Any, run: int) -> Any:
+        for path in tmp_path.glob("*.ledger.jsonl*"):
+            path.unlink()
+        return right(plan, owners, run)
+
+    with patched(auditor, "wrong_ledgers", forgotten):
+        found = audited(LOCAL, "auto", tmp_path)
+    assert found.wrong_ledgers is not None
+    assert len(found.wrong_ledgers) == NODES
 
 
 def test_a_node_leaves_out_what_its_owners_file_names(tmp_path: Path) -> None:
@@ -194,6 +240,10 @@ def _one_cohort(right: Any, cohorts: Any, release: int, factor: float = 1.0) -> 
     return right(replace(cohorts, key=Key.from_seed(5)), 0, factor)
 
 
+def _one_noise(right: Any, *given: Any) -> Any:
+    return right(*given[:5], Key.from_seed(5), *given[6:])
+
+
 def _a_step_too_few(right: Any, notes: StepNotes, number: int, steps: Any) -> None:
     right(notes, number, steps[:-1])
 
@@ -205,6 +255,7 @@ INSIDE_FAULTS: dict[str, tuple[Any, str, Callable[..., Any], str]] = {
     "a change that counts twice": (GridEngine, "train", _changes_twice, NOT_FOLLOWED),
     "notes of other answers": (NotedSteps, "update", _trains_on_other_answers, NOT_FOLLOWED),
     "a silo without a change": (GridEngine, "train", _a_change_too_few, "without one change of each silo"),
+    "one noise for all nodes": (silo, "advance", _one_noise, "noise that silos share"),
     "a step without notes": (StepNotes, "write", _a_step_too_few, "another number of steps"),
 }
 

@@ -36,7 +36,10 @@ def deployed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
 def audit(deployed: Deployment, name: str, *options: str) -> tuple[int, str]:
     """(exit code, output) of an audit of an example's run."""
     file = str(deployed.server.folder / f"{name}.toml")
-    sure = ("--confidence", "0.9999")  # nodes draw without a seed: at 99 %, one sound audit in a hundred fails
+    sure = (
+        "--confidence",
+        "0.9999",
+    )  # at 99 %, one in a hundred sound audits fails
     given = ("--canaries", "60", *sure, *SETTINGS, *options)
     command = ["audit", file, "--deployment", str(deployed.folder), *given]
     done = deployed.command(*command)
