@@ -310,7 +310,9 @@ def _prepared(
         for key in ("model", "loss"):
             if key in objects and not callable(objects[key]):
                 made = ", a torch module or a function that makes one" if key == "model" else " or a function"
-                raise validation.fail(key, objects[key], f"be a name{made}")
+                settings_given = isinstance(objects[key], Config | Mapping)
+                hint = "give settings by name, as in rounds=100" if settings_given else ""
+                raise validation.fail(key, objects[key], f"be a name{made}", hint)
         if "dataset" in objects:
             objects["dataset"] = as_source(objects["dataset"])
         _require_private(objects.get("optimizer"))

@@ -50,6 +50,7 @@ def draw(ended: Sequence[Ended], about: str) -> Figure | None:
         if key:
             axes.set_title(methods.words({key: part[0].settings.get(key)}), fontsize=10)
     methods.finish(figure, all_axes, "noise norm / largest norm of the mean")
+    plotting.title(figure, [", ".join(methods.shared(drawn))])
     footer = [
         *methods.simulated(drawn),
         f"{about[:1].upper()}{about[1:]}.",
