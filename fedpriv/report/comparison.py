@@ -274,10 +274,24 @@ def remarks(groups: Sequence[Group]) -> tuple[str, list[list[str]]]:
     return line, [[note for note in own if note not in alike] for own in notes]
 
 
+def _named(some: Sequence[Group], groups: Sequence[Group]) -> str:
+    """A name for some of the groups: the settings that they share and no other has, or else all names."""
+    shared = dict(set.intersection(*(set(group.settings.items()) for group in some)))
+    having = [group for group in groups if shared.items() <= group.settings.items()]
+    whole = all(group.runs[0].whole for group in some)
+    if shared and whole and len(having) == len(some) > 1:
+        return ", ".join(f"{key}={value}" for key, value in some[0].settings.items() if key in shared)
+    return "; ".join(group.name for group in some)
+
+
 def footnotes(groups: Sequence[Group]) -> list[str]:
     """Lines for a table of the groups: their remarks, and the meaning of the spread."""
     alike, own = remarks(groups)
     lines = [alike] if alike else []
-    lines += [f"{group.name}: {'; '.join(notes)}" for group, notes in zip(groups, own, strict=True) if notes]
+    alike_groups: dict[str, list[Group]] = {}
+    for group, notes in zip(groups, own, strict=True):
+        if notes:
+            alike_groups.setdefault("; ".join(notes), []).append(group)
+    lines += [f"{_named(noted, groups)}: {notes}" for notes, noted in alike_groups.items()]
     spread = any(group.json()["spread"] is not None for group in groups)
     return [*lines, *([f"The number after +- is {SPREAD}."] if spread else [])]

@@ -232,6 +232,12 @@ def test_remarks_name_their_runs(runs: Path) -> None:
         f"{plain.name}: {none}",
         f"{one.name}: reproducible, not private (seed 1)",
     ]
+    noiseless = [replace(plain, settings={"placement": "none", "optimizer": name}) for name in "ab"]
+    noisy = replace(adam, settings={"placement": "central", "optimizer": "a"})
+    assert comparison.footnotes([*noiseless, noisy]) == [f"placement=none: {none}"]
+    third = replace(adam, settings={"placement": "none", "optimizer": "c"})
+    both = "placement=none, optimizer=a; placement=none, optimizer=b"
+    assert comparison.footnotes([*noiseless, third]) == [f"{both}: {none}"]
     [sgd] = comparison.read([runs / f"sgd-{seed}" for seed in (1, 2, 3)])
     assert comparison.footnotes([sgd])[0] == "reproducible, not private (seeds 1, 2, 3)"
     assert "standard deviation of a row's runs" in comparison.footnotes([sgd])[1]

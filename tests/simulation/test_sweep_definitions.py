@@ -160,6 +160,16 @@ def test_cells_that_differ_in_their_seed_share_a_plan_and_count_as_one_setting()
     assert "their epsilons add up" in unseeded.notes[0]
 
 
+def test_notes_that_differ_in_their_numbers_are_given_once() -> None:
+    """Each cell of local noise has a ratio of noise to signal of its own."""
+    few = {**FEW, "placement": "local", "relation": "replace-one"}
+    for last, cells_said in ((3, "All cells"), (10**7, "2 of 3 cells")):
+        found = plans.prepare(sweep(settings=few, grid={"epsilon": [1, 2, last]}))
+        [note] = [note for note in found.notes if "drown" in note]
+        assert note.startswith(f"{cells_said}, as epsilon=1: the noise may drown the signal")
+        assert note.endswith(" (other cells have other numbers)")
+
+
 def test_cells_on_ray_run_one_after_another() -> None:
     found = plans.prepare(sweep(settings={**FEW, "engine": "ray"}))
     assert found.jobs() == 1

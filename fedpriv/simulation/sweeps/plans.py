@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -126,6 +127,7 @@ def prepare(source: str | Path | Mapping[str, Any]) -> Sweep:
 
 # What a cell is scored on where another part chose its settings.
 _SCORED = {TUNING_PART: "rest"}
+_NUMBER = re.compile(r"\d+(?:[.,]\d+)*(?:e[+-]?\d+)?")
 
 
 def _with_candidate(definition: Definition, candidate: Point) -> list[Cell]:
@@ -235,11 +237,21 @@ def _of_all(cells: list[Cell]) -> list[str]:
 
 
 def _each_once(notes: Mapping[str, list[str]], cells: int) -> list[str]:
-    """The notes on cells, each once; one that is not on all of them says on how many it is."""
-    found = []
+    """The notes on cells, each once; one that is not on all of them says on how many it is.
+
+    Of notes that differ in their numbers alone, the first stands for all.
+    """
+    alike: dict[str, list[tuple[str, list[str]]]] = {}
     for text, names in notes.items():
-        some = f"{names[0]}: " if len(names) == 1 else f"{len(names)} of {cells} cells, as {names[0]}: "
-        found.append(text if len(names) == cells else f"{some}{text}")
+        alike.setdefault(_NUMBER.sub("#", text), []).append((text, names))
+    found = []
+    for same in alike.values():
+        text, names = same[0]
+        count = len({name for _, own in same for name in own})
+        of_all = "All" if count == cells else f"{count} of {cells}"
+        some = f"{names[0]}: " if count == 1 else f"{of_all} cells, as {names[0]}: "
+        others = " (other cells have other numbers)" if len(same) > 1 else ""
+        found.append(text if len(names) == cells else f"{some}{text}{others}")
     return found
 
 
