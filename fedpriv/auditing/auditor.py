@@ -197,6 +197,8 @@ def audit_nodes(
     plan, seen = nodes_plan(config, view), view_of(config, view)
     subject = on_nodes(plan, seen, _key(plan), coins, owners, engine)
     found = _finding(subject, confidence, observe)
+    if found.stopped != StopReason.ROUNDS:
+        return found  # a node may have charged what was not answered
     return replace(found, wrong_ledgers=wrong_ledgers(plan, owners, run))
 
 

@@ -41,7 +41,7 @@ class Finding:
             believes the ledger, the largest one that the ledger allows).
         stopped: how the run ended: ROUNDS, BUDGET, INTERRUPTED or UNANSWERED.
         wrong_ledgers: what is wrong with the own ledgers of a deployment's nodes, a sentence each; None where
-            there are none.
+            there are none, and of a run that did not make all of its rounds.
     """
 
     view: View

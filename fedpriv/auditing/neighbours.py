@@ -256,17 +256,16 @@ class Neighbours:
         for position, bound in enumerate(claims.sensitivities(query)):
             moved, itself = differences[position], by_itself[position]
             tolerance = _OF_SUMS * bound
-            if (
-                float(moved.norm()) > moves * bound + tolerance
-                or float(itself.norm()) > moves * bound + tolerance
-            ):
+            # Not "greater", which a sum that is not a number never is.
+            largest = moves * bound + tolerance
+            if not (moved.norm() <= largest and itself.norm() <= largest):
                 yield "a unit that moves a sum by more than its bound"
-            if float((moved - itself).norm()) > tolerance:
+            if not (moved - itself).norm() <= tolerance:
                 yield "a unit whose contribution depends on its cohort"
             released = size * one.answers[number][position].double().cpu()
             change = released - size * other.answers[number][position].double().cpu()
             tolerance += _OF_RELEASED * float(released.norm())
-            if same_noise and float((change - moved).norm()) > tolerance:
+            if same_noise and not (change - moved).norm() <= tolerance:
                 yield "a release that depends on the cohort by more than its sum"
 
 

@@ -82,6 +82,8 @@ class Residuals:
         if random_size and rate < 1:
             self.take([("cohort whose size is not random", self._equal_sizes(rate))])
         parts = [np.atleast_1d(part) for part in residuals]
+        if not all(np.isfinite(part).all() for part in parts):
+            self.fault("a release that is not finite")
         for part in parts:
             self.take(_of_block(part))
         if rate < 1:
@@ -101,7 +103,7 @@ class Residuals:
         self.take([("noise that messages share", _shared(messages))])
 
     def compare_silos(self, noises: Floats) -> None:
-        """Tests whether the noises (n, d) of two silos in one step are alike."""
+        """Tests whether two of the noises (n, d) of all silos' steps in one round are alike."""
         self.take([("noise that silos share", _shared(noises))])
 
     def _equal_sizes(self, rate: float) -> float:
@@ -120,6 +122,8 @@ class Residuals:
         """Adds the results of tests: (what each finds, its p-value)."""
         for what, p_value in found:
             self._tests += 1
+            if math.isnan(p_value):  # of numbers that are not finite, which no noise is
+                p_value = 0.0
             if p_value < self._least:
                 self._least, self.oddest = float(p_value), f"{what}, in release {self._releases}"
 
@@ -138,19 +142,21 @@ def _of_block(part: Floats) -> Iterator[tuple[str, float]]:
 def _shared(noises: Floats) -> float:
     """The p-value of n independent standard normal vectors (n, d) against two that have something in common.
 
-    The product of two is normal given the longer one, with its length as std: an exact test of each pair,
-    times their number.
+    The squared cosine of the angle between two of them has the distribution Beta(1/2, (d - 1) / 2): an exact
+    test of each pair, times their number.
 
-    >>> noises = np.random.default_rng(0).standard_normal((40, 500))
+    >>> noises = np.random.default_rng(0).standard_normal((40, 5))
     >>> _shared(noises) > 0.01, _shared(np.concatenate([noises, noises[3:4]])) < 1e-9
     (True, True)
     """
-    pairs = len(noises) * (len(noises) - 1) // 2
-    if not pairs:
+    count, size = noises.shape
+    pairs = count * (count - 1) // 2
+    if not pairs or size < 2:
         return 1.0
     lengths = np.maximum(np.linalg.norm(noises, axis=1), np.finfo(np.float64).tiny)
-    products = abs(noises @ noises.T) / np.maximum(lengths, lengths[:, None])
-    return float(min(1.0, 2 * pairs * stats.norm.sf(np.triu(products, 1).max())))
+    cosines = np.triu((noises @ noises.T) / lengths / lengths[:, None], 1)
+    nearest = min(1.0, float((cosines**2).max()))
+    return float(min(1.0, pairs * stats.beta.sf(nearest, 0.5, (size - 1) / 2)))
 
 
 def _two_sided(total: Any, count: int) -> float:

@@ -32,6 +32,7 @@ from fedpriv.optimizers.base import OptimizerWrapper, PrivateOptimizer, State
 from fedpriv.rng import Key
 
 _MAX_LOG_RATIO = 300.0  # log likelihood ratios above it are not changed by the sampling rate
+_COMPARED = 10_000  # coordinates of a noise, of which fewer are enough to tell whether it is another's
 _READERS = 2  # adversaries who take what they see of masked messages for plain messages
 _NO_UNITS = np.zeros(0, np.int64)
 
@@ -57,6 +58,8 @@ class Watched(OptimizerWrapper):
         residuals: the auditor's tests of noise and cohorts.
         silo: the silo that trains apart with this optimizer, or None.
         messages: the auditor's tests of the noise in messages that are seen by themselves.
+        noises: the noises of a silo's steps in this round in units of their std, each at up to _COMPARED
+            coordinates.
         first: the first query of the run.
         kept: states of the run at its beginning, middle and end.
     """
@@ -69,6 +72,7 @@ class Watched(OptimizerWrapper):
     residuals: Residuals
     silo: int | None = None
     messages: Residuals = field(default_factory=lambda: Residuals(1))
+    noises: list[Floats] = field(default_factory=list)
     first: list[Query] = field(default_factory=list)
     kept: list[Kept] = field(default_factory=list)
     _now: dict[str, object] = field(default_factory=dict)
@@ -160,11 +164,6 @@ class Watched(OptimizerWrapper):
         """Records the request of the next answer, and with it the cohort."""
         self._now["request"], self._now["messages"] = request, []
 
-    @property
-    def noise(self) -> Floats:
-        """The last answer's noise in units of its std, as the auditor knows it (d,)."""
-        return np.concatenate(cast(list[Floats], self._now["noise"]))
-
     def close(self) -> None:
         """Does nothing: there are no resources to release."""
 
@@ -198,7 +197,9 @@ class Watched(OptimizerWrapper):
         sampling = SAMPLERS[self.plan.config.sampler].sampling
         # Where nothing is sampled, cohorts may be known and the same in every release.
         rate = min(1.0, size / self.plan.mechanism.sampler.population) if sampling.samples else 1.0
-        self._now["noise"] = [part.ravel() for part in left]
+        if self.silo is not None:
+            noise = np.concatenate([part.ravel() for part in left])
+            self.noises.append(noise[:: -(-len(noise) // _COMPARED)])
         self.residuals.add([part.ravel() for part in left], cohort, rate, sampling.random_size)
         if self.splitter.view is View.SERVER:
             share = claims.party_share(self.plan, factor)

@@ -327,7 +327,7 @@ def _changes(
             slopes = gradients(mine, x[each, batch], y[each, batch], weights, *drawn)
         for name, tensor in mine.items():
             tensor.sub_(slopes[name], alpha=work.learning_rate)
-    changes = [tensor.neg_().add_(start[name]).flatten(1) for name, tensor in mine.items()]
+    changes = [tensor.neg_().add_(start[name]).reshape(clients, -1) for name, tensor in mine.items()]
     return torch.cat(changes, 1)
 
 

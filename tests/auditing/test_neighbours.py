@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -18,7 +19,7 @@ from fedpriv.auditing import claims
 from fedpriv.auditing.auditor import audit
 from fedpriv.auditing.canaries import Canaries, canaries_of, nodes_of
 from fedpriv.config.plan import make_plan
-from fedpriv.federated import worker
+from fedpriv.federated import loop, worker
 from fedpriv.federated.cohorts import CohortSampler
 from fedpriv.federated.engine import Shard, SumRequest
 from fedpriv.mechanism import release as releases
@@ -45,6 +46,11 @@ def _by_examples(
         sums = right(work, task, query, x[own], y[own], owner[own], units, **named)
         totals = tuple(total + count * part for total, part in zip(totals, sums, strict=True))
     return totals
+
+
+def _not_finite(right: Any, side: worker.Worker, query: Query, ids: Any, seed: Any) -> Any:
+    """One unit's contribution is no number, and is not taken for zero: whoever sees a release knows of it."""
+    return tuple(part + (math.nan if 7 in ids else 0.0) for part in right(side, query, ids, seed))
 
 
 def _terms(query: Query, **changes: Any) -> Query:
@@ -125,13 +131,21 @@ FAULTS: dict[str, tuple[dict[str, Any], Any, str, Callable[..., Any], str]] = {
         {**RUN, "optimizer": "adadp"}, RunAccountant, "charge", _unpaid,
         "a release that is not in the ledger",
     ),
+    "a contribution that is no number": (
+        {**RUN, "sampling_rate": 0.5}, worker.Worker, "_units_sums", _not_finite,
+        "a release that is not finite",
+    ),
     "an update from exact sums": (
         {**RUN, "optimizer": "dp-sgd"}, FirstOrder, "update",
         lambda right, rule, state, answer: right(rule, state, (answer[0] + 1e-3 * EXACT["sum"].float(),)),
         "an update that is computed from data",
     ),
 }  # fmt: skip
-DEFAULT = ("weights by number of examples", "an answer divided by the actual cohort")
+DEFAULT = (
+    "weights by number of examples",
+    "an answer divided by the actual cohort",
+    "a contribution that is no number",
+)
 
 
 @pytest.mark.parametrize(
@@ -181,6 +195,16 @@ SILO_FAULTS: dict[str, tuple[dict[str, Any], Any, str, Callable[..., Any], str]]
     "one noise for all silos": (
         SILOS, silo, "advance",
         lambda right, *given: right(*given[:5], Key.from_seed(5), *given[6:]), "noise that silos share",
+    ),
+    "one noise for all silos, but for each round's last step": (
+        SILOS, loop.releases, "draw_ahead",
+        lambda right, query, z, placement, key, index: right(
+            query, z, placement, key if index % 2 else Key.from_seed(5), index
+        ),
+        "noise that silos share",
+    ),
+    "steps inside a silo that are not charged": (
+        SILOS, RunAccountant, "charge", lambda right, *given, **named: None, "that was not charged",
     ),
 }  # fmt: skip
 

@@ -98,7 +98,11 @@ def owners_of(config: Config, folder: Path) -> list[dict[str, Any]]:
 
 
 def audited(
-    settings: dict[str, Any], view: str, folder: Path, spoil: Callable[[Path], None] = print
+    settings: dict[str, Any],
+    view: str,
+    folder: Path,
+    spoil: Callable[[Path], None] = print,
+    observe: Callable[[int], None] = print,
 ) -> Finding:
     """An audit on three nodes of this process; ``spoil`` may change the folder once coins are planted."""
     config = Config.parse(settings)
@@ -108,7 +112,7 @@ def audited(
     spoil(folder)
     grid = GridEngine(Owned(config, owners), strict=True, silos=True, nodes=NODES, report=lambda line: None)
     engine = secured_over(config, grid) if config.aggregates_securely else grid
-    return audit_nodes(config, coins, owners, engine, run=0, view=view)
+    return audit_nodes(config, coins, owners, engine, run=0, observe=observe, view=view)
 
 
 @pytest.mark.parametrize(
@@ -190,6 +194,17 @@ def test_a_node_without_a_ledger_is_found(tmp_path: Path) -> None:
         found = audited(LOCAL, "auto", tmp_path)
     assert found.wrong_ledgers is not None
     assert len(found.wrong_ledgers) == NODES
+
+
+@pytest.mark.parametrize("settings", [LOCAL, INSIDE], ids=["local", "the client level"])
+def test_an_interrupted_audit_does_not_judge_ledgers(settings: dict[str, Any], tmp_path: Path) -> None:
+    """What was asked for may be charged or not."""
+
+    def stop(rounds: int) -> None:
+        raise KeyboardInterrupt
+
+    found = audited(settings, "auto", tmp_path, observe=stop)
+    assert (found.stopped, found.violated, found.wrong_ledgers) == ("interrupted", False, None)
 
 
 def test_a_node_leaves_out_what_its_owners_file_names(tmp_path: Path) -> None:

@@ -62,6 +62,25 @@ def test_all_clients_at_once_equal_the_plain_loop(work, points):
         assert_equal(clipped_sum(work, task, query, x, y, owner, len(SIZES), chunk), want)
 
 
+class Scaled(nn.Module):
+    """A layer whose outputs have one trained factor, a tensor without dimensions."""
+
+    def __init__(self):
+        super().__init__()
+        self.factor, self.inner = nn.Parameter(torch.tensor(1.3)), nn.Linear(16, 3)
+
+    def forward(self, x):
+        return self.factor * self.inner(x.flatten(1))
+
+
+@pytest.mark.parametrize("work", WORKS, ids=str)
+def test_a_parameter_without_dimensions_is_trained_too(work):
+    task, (_, _, x, y, owner) = Task(Scaled()), federation()
+    query = Query((noise(task.dimension, seed=2) * 0.3,), (SumBlock((Term(0.5),)),))
+    want = clipped_sum_loop(work, task, query, x, y, owner, len(SIZES))
+    assert_equal(clipped_sum(work, task, query, x, y, owner, len(SIZES)), want)
+
+
 @settings(max_examples=20)
 @given(st.lists(st.integers(0, 12), min_size=1, max_size=6), st.sampled_from(WORKS))
 def test_clients_of_any_sizes_equal_the_plain_loop(sizes, work):
