@@ -347,18 +347,21 @@ def test_a_folder_in_use_is_refused_by_the_argument_that_named_it(tmp_path: Path
 
 
 def test_client_metrics_are_dropped_unless_they_are_let_through(tmp_path: Path) -> None:
-    closed = run(tmp_path / "closed")
+    def started(folder: str, **given: Any) -> Result:
+        wrapped = PrivateStrategy.wrap(
+            FedAvg(fraction_evaluate=0.0),
+            population=CLIENTS,
+            folder=tmp_path / folder,
+            start_timeout=0.0,
+            **given,
+            **SETTINGS,
+        )
+        return wrapped.start(AppGrid(), initial()[0], timeout=5)
+
+    closed = started("closed")
     assert not closed.train_metrics_clientapp
     assert not closed.evaluate_metrics_clientapp
-    wrapped = PrivateStrategy.wrap(
-        FedAvg(fraction_evaluate=0.0),
-        population=CLIENTS,
-        folder=tmp_path / "open",
-        start_timeout=0.0,
-        client_metrics="non-private",
-        **SETTINGS,
-    )
-    shown = wrapped.start(AppGrid(), initial()[0], timeout=5)
+    shown = started("open", client_metrics="non-private")
     assert shown.train_metrics_clientapp[1]["train_loss"] == 0.5
     report = (tmp_path / "open/report.md").read_text()
     assert "client metrics are NOT PRIVATE" in report

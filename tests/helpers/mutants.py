@@ -25,6 +25,7 @@ import os
 import py_compile
 import queue
 import random
+import re
 import shutil
 import subprocess
 import sys
@@ -53,6 +54,7 @@ CAUGHT, SURVIVED, NOT_APPLICABLE, BROKEN, NOT_RUN = (
 )
 
 _PYTEST = ("-x", "-q", "-p", "no:cacheprovider", "--timeout=0")
+_ERROR = re.compile(r"^E +(?:\w+\.)*(\w+(?:Error|Exception|Exceeded|Exit))(?=: |$)", re.MULTILINE)
 _FAILED = 1  # pytest's exit status if tests ran and some failed
 _LIMIT = 600.0  # seconds for the tests of one mutant
 
@@ -102,12 +104,14 @@ class Outcome:
         verdict: CAUGHT, SURVIVED, NOT_APPLICABLE, BROKEN (the tests could not run) or NOT_RUN.
         seconds: the time that its tests took.
         output: the end of pytest's output, unless it is caught.
+        how: the error by which it was caught, if no assertion did.
     """
 
     mutant: Mutant
     verdict: str
     seconds: float = 0.0
     output: str = ""
+    how: str = ""
 
 
 def read(root: Path = ROOT) -> list[Mutant]:
@@ -279,8 +283,18 @@ class Copy:
         if status is None:
             return Outcome(mutant, BROKEN, seconds, "the tests did not end in time")
         if status == _FAILED:
-            return Outcome(mutant, CAUGHT, seconds)
+            return Outcome(mutant, CAUGHT, seconds, how=_how(output))
         return Outcome(mutant, BROKEN if status else SURVIVED, seconds, output[-2000:])
+
+
+def _how(output: str) -> str:
+    """The error by which a mutant was caught, if no assertion did; it may be a fault that no code would have.
+
+    >>> _how("E   AttributeError: no attribute 'x'\\n"), _how("E   assert 1 == 0\\n")
+    ('AttributeError', '')
+    """
+    names = _ERROR.findall(output)
+    return str(names[-1]) if names and names[-1] != "AssertionError" else ""
 
 
 def judge_all(
@@ -357,7 +371,8 @@ def report(outcomes: Iterator[Outcome] | tuple[()]) -> Counter[str]:
     for outcome in outcomes:
         counts[outcome.verdict] += 1
         if outcome.verdict != NOT_RUN:
-            print(f"{outcome.verdict:<10} {outcome.seconds:5.1f} s  {outcome.mutant.id}", flush=True)
+            how = f" (by {outcome.how})" if outcome.how else ""
+            print(f"{outcome.verdict:<10} {outcome.seconds:5.1f} s  {outcome.mutant.id}{how}", flush=True)
         if outcome.verdict not in (CAUGHT, NOT_RUN):
             print(f"    {outcome.mutant.file}: {outcome.mutant.promise}\n{outcome.output}", flush=True)
     total = ", ".join(f"{n} {verdict}" for verdict, n in counts.items()) or "no mutant to run"
