@@ -15,7 +15,13 @@ import pytest
 from helpers import mutants
 from helpers.mutants import BROKEN, CAUGHT, NOT_APPLICABLE, SURVIVED, Copy, Mutant, MutantError
 
-PROJECT = "[tool.hatch.build.targets.sdist]\ninclude = ['fedpriv', 'tests', 'README.md']\n"
+PROJECT = """
+[tool.hatch.build.targets.sdist]
+include = ["fedpriv", "tests", "README.md"]
+
+[tool.pytest.ini_options]
+filterwarnings = ["error"]
+"""
 CODE = "def clipped(value):\n    return min(value, 1.0)\n"
 TEST = "from fedpriv.clip import clipped\n\n\ndef test_clips():\n    assert clipped(3.0) == 1.0\n"
 ENTRY = """
@@ -182,12 +188,40 @@ def test_only_a_failed_test_catches(
         return status, "the output"
 
     monkeypatch.setattr(Copy, "test", test)
+    copy._tried = True
     assert copy.judge(FAULT).verdict == verdict
     assert code.read_text() == CODE
     monkeypatch.setattr(Copy, "test", None)
     for wrong in (replace(FAULT, before="3.0"), replace(FAULT, file="fedpriv/gone.py")):
         assert copy.judge(wrong).verdict == NOT_APPLICABLE
     assert (tree / "fedpriv/clip.py").read_text() == CODE
+
+
+def test_tests_that_fail_without_a_fault_catch_none(
+    tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as those of a pytest that cannot begin."""
+    copy = Copy(tree, tmp_path / "copy")
+    monkeypatch.setattr(Copy, "test", lambda copy, tests: (1, "no plugin"))
+    outcome = copy.judge(FAULT)
+    assert outcome.verdict == BROKEN
+    assert outcome.output == "its tests fail without it:\nno plugin"
+
+
+def test_a_fork_has_the_status_of_its_tests(tree: Path, tmp_path: Path) -> None:
+    """Also where warnings are errors, and where pytest itself breaks."""
+    copy = Copy(tree, tmp_path / "copy")
+    try:
+        assert copy.test(FAULT.tests)[0] == 0
+        with copy.with_fault(FAULT):
+            status, output = copy.test(FAULT.tests)
+        assert (status, "1 failed" in output) == (1, True)
+        (copy.folder / "tests/conftest.py").write_text("import os\n\nos._exit(3)\n")
+        assert copy.test(FAULT.tests)[0] == 3
+        (copy.folder / "tests/conftest.py").write_text("def pytest_configure():\n    raise SystemExit(1)\n")
+        assert copy.test(FAULT.tests)[0] not in (0, 1)
+    finally:
+        copy.close()
 
 
 def test_the_counts_of_a_whole_run_are_written_for_the_page(tree: Path) -> None:

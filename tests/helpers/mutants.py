@@ -200,6 +200,7 @@ class Copy:
     def __init__(self, source: Path, folder: Path) -> None:
         self.folder = folder
         self._pytest: subprocess.Popen[str] | None = None
+        self._tried = False  # whether tests have passed in it
         project = tomllib.loads((source / "pyproject.toml").read_text())
         for part in (*project["tool"]["hatch"]["build"]["targets"]["sdist"]["include"], "pyproject.toml"):
             if (source / part).is_dir():
@@ -273,6 +274,11 @@ class Copy:
         """Plants the mutant, runs its tests, and undoes it."""
         begun = time.monotonic()
         try:
+            if not self._tried:  # or what breaks every run would catch every mutant
+                status, output = self.test(mutant.tests)
+                if status != 0:
+                    return Outcome(mutant, BROKEN, output=f"its tests fail without it:\n{output[-2000:]}")
+                self._tried = True
             with self.with_fault(mutant):
                 status, output = self.test(mutant.tests)
         except MutantError as error:

@@ -3,8 +3,9 @@
     python tests/helpers/warm_pytest.py
 
 Reads lines from its standard input and writes a line for each: JSON lists, [seconds, arguments] and [exit
-status, output]. The status is null if pytest took more than these seconds, and was ended. The project itself
-is imported by the forks alone, so that each sees its files as they are.
+status, output]. The status is null if pytest took more than these seconds, and was ended, and 70 if pytest
+itself broke: its own statuses end at 5. The project itself is imported by the forks alone, so that each sees
+its files as they are.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import signal
 import sys
 import tempfile
 import time
+import traceback
 
 # What tests import and does not import this project. One that is missing costs the forks time, no more.
 _LIBRARIES = (
@@ -41,6 +43,9 @@ _LIBRARIES = (
     "rich.console",
     "typer",
 )
+# Pytest warns of modules of its plugins that are imported before it begins, and warnings may be errors.
+_QUIET = ("-W", "ignore::pytest.PytestAssertRewriteWarning")
+_BROKEN = 70
 _PAUSE = 0.02  # seconds between looks at a fork
 
 
@@ -69,7 +74,12 @@ def _run(arguments: list[str], output: int) -> None:
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     import pytest
 
-    sys.exit(int(pytest.main(arguments)))
+    try:
+        status = int(pytest.main([*_QUIET, *arguments]))
+    except BaseException:  # or the status would be that of failed tests
+        traceback.print_exc()
+        status = _BROKEN
+    sys.exit(status)
 
 
 def _waited(child: int, seconds: float) -> int | None:
