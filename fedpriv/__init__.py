@@ -4,7 +4,8 @@ The front door. Each name is imported when it is first used, so that ``import fe
 import torch.
 
 - :func:`simulate` runs a federation, :func:`train` trains without one, :func:`compare` runs the same
-  federation under several placements of the noise, :func:`audit` attacks a run, :func:`resume` continues one.
+  federation under several placements of the noise, :func:`sweep` a grid of settings, :func:`audit` attacks a
+  run, :func:`resume` continues one.
 - :func:`account` computes epsilon, :func:`calibrate` the noise for a budget.
 - :class:`Config` holds all settings of a run; :class:`Result` is what a run returns, and :func:`load_result`
   opens the folder of an earlier run. A :class:`Callback` follows a run while it goes on.

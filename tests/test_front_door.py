@@ -210,6 +210,11 @@ def test_objects_that_are_not_data_are_refused(dataset: object, message: str) ->
         ({"optimizer": 3}, "optimizer is 'in-memory:int'; it must have the methods"),
         ({"model": 5}, "model is 5; it must be a name, a torch module or a function that makes one"),
         ({"model": {"rounds": 5}}, "or a function that makes one (give settings by name, as in rounds=100)"),
+        (
+            {"model": PARTS},
+            "model is a tuple of 4 entries, the first an ndarray of shape (1500, 20); it must be a name, a torch "
+            "module or a function that makes one (the model comes first: train(model, dataset))",
+        ),
         ({"loss": 0.5}, "loss is 0.5; it must be a name or a function"),
         (
             {"optimizer": Halving(), "learning_rate": 2.0},

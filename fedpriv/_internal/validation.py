@@ -24,6 +24,7 @@ from typing import Any
 _MEANT = "did you mean"
 _MANY_WORDS = 8  # more than are read at a glance
 _LONGEST_SHOWN = 500  # characters of a value in an error
+_MOST_ENTRIES = 20  # of a list that an error shows
 
 
 class FedprivError(Exception):
@@ -45,7 +46,7 @@ def fail(name: str, value: object, allowed: str, hint: str = "") -> ArgumentErro
 
     Args:
         name: the setting or argument.
-        value: its value, shown by ``repr``.
+        value: its value, as :func:`shown` has it.
         allowed: what follows "it must": a verb phrase.
         hint: what to do, or why the value is not allowed.
     """
@@ -55,14 +56,39 @@ def fail(name: str, value: object, allowed: str, hint: str = "") -> ArgumentErro
 def shown(value: object) -> str:
     """A value as an error shows it: its ``repr``, shortened where it is very long.
 
-    >>> shown("a" * 1000)[-10:], shown(10**5000)
-    ('aaaaaaa...', 'a number of thousands of digits')
+    Of arrays, and of what has arrays or rows in it, only the kind and the shape are shown: such values may be
+    private data.
+
+    >>> shown("a" * 1000)[-10:], shown(10**5000), shown([0.1, 0.2])
+    ('aaaaaaa...', 'a number of thousands of digits', '[0.1, 0.2]')
+    >>> shown([[1.5, 2.5]]), shown((memoryview(b"ab"), 3))
+    ('a list of 1 entry', 'a tuple of 2 entries, the first a memoryview of shape (2,)')
     """
+    if kind := _kind_of_data(value):
+        return kind
     try:
         text = repr(value)
     except ValueError:  # Python does not write out such numbers
         return "a number of thousands of digits"
     return shortened(text)
+
+
+def _kind_of_data(value: object) -> str:
+    """The kind and the shape of what may hold examples; empty for other values."""
+    name = type(value).__name__
+    article = "an" if name[0].lower() in "aeiou" or name == "ndarray" else "a"
+    shape = getattr(value, "shape", ())
+    if not isinstance(value, type) and isinstance(shape, tuple) and shape:
+        return f"{article} {name} of shape {tuple(shape)}"
+    if not isinstance(value, list | tuple | set | frozenset | dict):
+        return ""
+    entries = list(value.values()) if isinstance(value, dict) else list(value)
+    kinds = [_kind_of_data(entry) for entry in entries[:_MOST_ENTRIES]]
+    nested = any(isinstance(entry, list | tuple | dict) for entry in entries)
+    if len(entries) <= _MOST_ENTRIES and not any(kinds) and not nested:
+        return ""
+    first = f", the first {kinds[0]}" if kinds and kinds[0] else ""
+    return f"{article} {name} of {len(entries)} entr{'y' if len(entries) == 1 else 'ies'}{first}"
 
 
 def shortened(text: str) -> str:

@@ -1,11 +1,4 @@
-"""A node's side of a run: the virtual clients it hosts, and their one bounded sum.
-
-The same object answers in every engine. In a simulation any node computes any client, because data is
-addressed by index; in a deployment a node owns one data file and answers for its own partition alone.
-A node adds its parties' noise itself, from its own entropy, before anything leaves it; each answer has
-entropy of its own, so that no two answers, and no two runs that one process serves, can share noise. Only
-a simulation takes it from the run's seed, and a node that owns its data where its owner says so.
-"""
+"""Builds the objects that a configuration names: data source, model, task, view of the units, device."""
 
 from __future__ import annotations
 

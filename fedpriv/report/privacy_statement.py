@@ -55,8 +55,9 @@ FAST_NOISE = (
 )
 
 EXACT_NOISE = (
-    "rounding errors of floating-point sums beyond 1/2000 of their sensitivity: exact noise compensates for "
-    "errors up to that size, but data constructed for this purpose exceeds it in cohorts of some thousands"
+    "rounding errors of floating-point sums beyond 1/2048 of their sensitivity: exact noise pays for errors "
+    "up to that size, which sums of up to 2^30 units, or of 10^7 units times places of an image or a text, "
+    "stay below"
 )
 
 SECURE = (

@@ -53,7 +53,7 @@ class Checkpoint:
     Attributes:
         state: the optimizer's, as of an evaluation, or as the run began.
         releases, link: how many events the ledger held then, and its mark
-            (:attr:`fedpriv.accounting.Ledger.link`).
+            (:attr:`fedpriv.accounting.ledger.Ledger.link`).
         model: a digest of the model's layout.
         metrics: the records up to then.
         resumed: the rounds after which the run was resumed, this time included.

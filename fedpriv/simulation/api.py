@@ -300,7 +300,7 @@ def _prepared(
     with validation.python_names(keys, values_of_settings()):
         _require_known(changes, keys)
         if not isinstance(settings, Config | Mapping | None):
-            hint = "give settings by name, as in clients=1000, or a dict of them; a model is model=..."
+            hint = "give settings by name, as in clients=1000, or a dict of them; dataset=... is for data"
             raise validation.fail("settings", settings, "be a fedpriv.Config or a mapping", hint)
         named = "engine" in changes or (isinstance(settings, Mapping) and "engine" in settings)
         base = settings.table() if isinstance(settings, Config) else by_key(settings or {})
@@ -310,9 +310,7 @@ def _prepared(
         for key in ("model", "loss"):
             if key in objects and not callable(objects[key]):
                 made = ", a torch module or a function that makes one" if key == "model" else " or a function"
-                settings_given = isinstance(objects[key], Config | Mapping)
-                hint = "give settings by name, as in rounds=100" if settings_given else ""
-                raise validation.fail(key, objects[key], f"be a name{made}", hint)
+                raise validation.fail(key, objects[key], f"be a name{made}", _misplaced(objects[key]))
         if "dataset" in objects:
             objects["dataset"] = as_source(objects["dataset"])
         _require_private(objects.get("optimizer"))
@@ -322,6 +320,14 @@ def _prepared(
             values["engine"] = "in-process"
         with user_code.objects(objects):
             yield values, objects
+
+
+def _misplaced(given: object) -> str:
+    """What to do with an argument that stands where a model or a loss is expected."""
+    of_settings = isinstance(given, Mapping) and by_key(given).keys() <= set(Config.keys())
+    if isinstance(given, Config) or of_settings:
+        return "give settings by name, as in rounds=100"
+    return "" if isinstance(given, int | float) else "the model comes first: train(model, dataset)"
 
 
 def _require_known(changes: Mapping[str, Any], keys: list[str]) -> None:
