@@ -212,8 +212,8 @@ def test_objects_that_are_not_data_are_refused(dataset: object, message: str) ->
         ({"model": {"rounds": 5}}, "or a function that makes one (give settings by name, as in rounds=100)"),
         (
             {"model": PARTS},
-            "model is a tuple of 4 entries, the first an ndarray of shape (1500, 20); it must be a name, a torch "
-            "module or a function that makes one (the model comes first: train(model, dataset))",
+            "model is a tuple of 4 entries, the first an ndarray of shape (1500, 20); it must be a name, a "
+            "torch module or a function that makes one (the model comes first: train(model, dataset))",
         ),
         ({"loss": 0.5}, "loss is 0.5; it must be a name or a function"),
         (

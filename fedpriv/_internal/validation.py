@@ -24,6 +24,7 @@ from typing import Any
 _MEANT = "did you mean"
 _MANY_WORDS = 8  # more than are read at a glance
 _LONGEST_SHOWN = 500  # characters of a value in an error
+_ALMOST = 0.85  # of 1, how alike two words are that differ by a letter
 _MOST_ENTRIES = 20  # of a list that an error shows
 
 
@@ -192,17 +193,21 @@ def normalised(value: object) -> str:
 def near(value: Any, words: Iterable[str]) -> str:
     """The question whether the most similar of ``words`` was meant; empty if none is similar.
 
-    Case, blanks and underscores do not matter; a word with ``value`` for one of its parts comes before one
-    that is spelled like it.
+    Case, blanks and underscores do not matter. A word that is spelled nearly the same comes first, then one
+    with ``value`` for one of its parts, at best the first, then one that is spelled like it.
 
     >>> near("dp-sdg", ["dp-sgd", "adadp"]), near("DP_SGD", ["adadp", "dp-sgd"])
     ("did you mean 'dp-sgd'?", "did you mean 'dp-sgd'?")
-    >>> near("sgd", ["rrpsgd", "dp-sgd"])
-    "did you mean 'dp-sgd'?"
+    >>> near("sgd", ["rrpsgd", "dp-sgd"]), near("round", ["round-deadline", "rounds"])
+    ("did you mean 'dp-sgd'?", "did you mean 'rounds'?")
+    >>> near("sampling", ["silo-sampling", "sampling-rate"])
+    "did you mean 'sampling-rate'?"
     """
     wanted, known = normalised(value), {normalised(word): word for word in words}
     of_parts = [name for name in known if wanted in name.split("-")]
-    close = [wanted] if wanted in known else of_parts or difflib.get_close_matches(wanted, known, n=1)
+    of_parts.sort(key=lambda name: not name.startswith(f"{wanted}-"))
+    almost = difflib.get_close_matches(wanted, known, n=1, cutoff=_ALMOST)
+    close = almost or of_parts or difflib.get_close_matches(wanted, known, n=1)
     return meant(known[close[0]]) if close else ""
 
 

@@ -106,14 +106,16 @@ class Total:
 def replay(
     path: str | Path, anchor: str | Path | None = None, command: str | None = None, name: str = "ledger"
 ) -> Replayed:
-    """The ledger in a file, checked as :func:`fedpriv.accounting.record.read` does.
+    """The ledger in a file or in a run's folder, checked as :func:`fedpriv.accounting.record.read` does.
 
     Raises ArgumentError, which calls the argument ``name``, if the file is missing or is no ledger, and
     LedgerError if it was changed or cut.
     """
     path = Path(path)
+    if path.is_dir():
+        path = path / "ledger.jsonl"
     if not path.is_file():
-        raise validation.fail(name, str(path), "be an existing ledger file")
+        raise validation.fail(name, str(path), "be an existing ledger file, or the folder of a run")
     with path.open("rb") as file:
         start = file.read(4096)
     if not any(word in start for word in (b'"ledger"', b'"chain"')):

@@ -64,23 +64,25 @@ cohorts among them, under replace-one.
 Examples:
   fedpriv account --sampling-rate 0.01 --steps 1000 --noise-multiplier 1 \\
                   --delta 1e-5
-  fedpriv account --ledger runs/demo/ledger.jsonl --delta 1e-6 \\
-                  --plot epsilon.png
-  fedpriv account --ledger runs/a/ledger.jsonl --ledger runs/b/ledger.jsonl \\
-                  --delta 1e-6
+  fedpriv account --ledger runs/demo --plot epsilon.png
+  fedpriv account --ledger runs/a --ledger runs/b --delta 1e-6
 """
 
 
 @app.command(help=_ACCOUNT_HELP, short_help="Compute epsilon of a schedule or a ledger.")
 def account(
-    delta: Delta,
+    delta: Annotated[
+        float | None,
+        typer.Option(help="Delta, in (0, 1) [default: that of the ledgers' runs].", show_default=False),
+    ] = None,
     sampling_rate: Rate = None,
     steps: Steps = None,
     noise_multiplier: Noise = None,
     ledger: Annotated[
         list[Path] | None,
         typer.Option(
-            help="A run's ledger, instead of a schedule. Repeat it for the total of runs on the same data.",
+            help="A run's ledger or folder, instead of a schedule. Repeat it for the total of runs on "
+            "the same data.",
             show_default=False,
         ),
     ] = None,
@@ -107,7 +109,7 @@ def account(
     as_json: AsJson = False,
 ) -> None:
     from fedpriv.accounting import api, totals
-    from fedpriv.cli.ledgers import as_json_data, print_ledgers, title
+    from fedpriv.cli.ledgers import as_json_data, delta_of, print_ledgers, title
 
     total: Total | None = None
     with refusing():
@@ -115,10 +117,13 @@ def account(
         methods, of_what = list(METHODS) if method == "all" else [method], ""
         if not ledger:
             _require_ledger(anchor=anchor, anchor_command=anchor_command)
+            if delta is None:
+                raise validation.ArgumentError("--delta is missing; a schedule needs one, such as 1e-5")
             events = _schedule(sampling_rate, steps, noise_multiplier, _sampler(sampler), relation)
         elif (sampling_rate, steps, noise_multiplier, sampler, relation) == (None,) * 5:
             total = totals.of_files(ledger, anchor, anchor_command, "--ledger")
             events, of_what = list(total.events), title(total)
+            delta = delta_of(ledger) if delta is None else delta
         else:
             raise validation.fail("--ledger", str(ledger[0]), "be given without a schedule")
         result = api.of_events(events, delta, methods) | (as_json_data(total) if total else {})

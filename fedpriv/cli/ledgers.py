@@ -2,11 +2,40 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
+from fedpriv._internal.validation import ArgumentError
 from fedpriv.accounting.totals import Total
 from fedpriv.cli.app import note, say
+from fedpriv.config.reading import read_file
 from fedpriv.tasks.metrics import counted
+
+
+def delta_of(ledgers: Sequence[Path]) -> float:
+    """The delta of the runs whose ledgers, or folders, these are.
+
+    Raises ArgumentError unless all have one, and it is the same.
+    """
+    found = {str(path): _delta(path if path.is_dir() else path.parent) for path in ledgers}
+    deltas = set(found.values())
+    if len(deltas) == 1 and (delta := deltas.pop()):
+        return delta
+    if unknown := [path for path, delta in found.items() if not delta]:
+        why = f"no run with a delta is in the folder of {unknown[0]}"
+    else:
+        why = f"the runs have {', '.join(f'{delta:.3g} ({path})' for path, delta in found.items())}"
+    raise ArgumentError(f"--delta is missing: {why}; give the delta of the total")
+
+
+def _delta(folder: Path) -> float | None:
+    """The delta of the run in this folder; None where there is none."""
+    try:
+        found = read_file(folder / "config.toml").get("delta")
+    except (ArgumentError, OSError):
+        return None
+    return found if isinstance(found, float) and found > 0 else None
 
 
 def title(total: Total) -> str:

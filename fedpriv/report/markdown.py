@@ -12,6 +12,7 @@ from fedpriv.federated import availability
 from fedpriv.federated.stop_reason import StopReason
 from fedpriv.mechanism.placement import Distributed
 from fedpriv.report.adversaries import described
+from fedpriv.report.notices import weak
 from fedpriv.report.summary import (
     CHANCE,
     LEDGER_HEAD,
@@ -208,7 +209,8 @@ def _guarantees(privacy: Mapping[str, Any], result: Mapping[str, Any]) -> list[s
         return [*lines, "Epsilon is infinite: no noise was added." if none else "Nothing was released.", ""]
     lines += [
         *_meaning(privacy, result),
-        *_odds(privacy),
+        *_odds(privacy, result),
+        *_warnings(privacy),
         "A bound is certified: the true epsilon is at most this number, and at least the lower bound if "
         "there is one. An estimate is not certified: GDP-CLT can understate epsilon several-fold. It is "
         "shown for comparison with papers that report it.",
@@ -294,17 +296,27 @@ def _meaning(privacy: Mapping[str, Any], result: Mapping[str, Any]) -> list[str]
     ]
 
 
-def _odds(privacy: Mapping[str, Any]) -> list[str]:
+def _warnings(privacy: Mapping[str, Any]) -> list[str]:
+    """What is unusual about the budget, in sentences."""
+    budget = privacy["budget"]
+    found = [] if budget is None else weak(budget["epsilon"], budget["delta"])
+    return [line for text in found for line in (f"NOTE: {text}.", "")]
+
+
+def _odds(privacy: Mapping[str, Any], result: Mapping[str, Any]) -> list[str]:
     """What the spent epsilon bounds of every attack, in a sentence; a report of version 0.1.0 has no odds."""
     odds = privacy.get(ODDS)
     if odds is None:
         return []
+    begin = "For an attack this means"
+    if not ended_on_its_own(result):
+        begin = "If the run was not stopped because of its results, the spent epsilon means for an attack"
     found = ", and ".join(
         f"with {_percent(float(rate))} false alarms finds it at most {_percent(bound)} of the time"
         for rate, bound in odds["found"].items()
     )
     return [
-        "For an attack this means: who guesses at even odds whether one unit's data were there (or which of "
+        f"{begin}: who guesses at even odds whether one unit's data were there (or which of "
         f"two) is right at most {_percent(odds['right'])} of the time; a test for one unit {found}. These "
         "are bounds for every attack on what was spent, by PLD; no attack need reach them.",
         "",

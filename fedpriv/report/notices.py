@@ -85,16 +85,8 @@ def notes(plan: Plan) -> list[str]:
     found = []
     if plan.budget is None and (unused := _changed_budget_settings(config)):
         found.append(f"{unused} has no effect: placement=none adds no noise")
-    if plan.budget is not None and plan.budget.epsilon > _LARGE_EPSILON:
-        found.append(
-            f"epsilon {plan.budget.epsilon:g} gives almost no protection: one unit's data may make an "
-            f"outcome e^{plan.budget.epsilon:g} times as likely"
-        )
-    if plan.budget is not None and plan.budget.delta > _LARGE_DELTA:
-        found.append(
-            f"delta {plan.budget.delta:.3g} is large: publishing the data of one unit in "
-            f"{1 / plan.budget.delta:.0f} would satisfy it; choose a smaller delta"
-        )
+    if plan.budget is not None:
+        found += weak(plan.budget.epsilon, plan.budget.delta)
     if sampler.expected_size < 1:
         found.append(
             f"the expected cohort size is {sampler.expected_size:.3g}, so many cohorts are empty; raise "
@@ -107,6 +99,26 @@ def notes(plan: Plan) -> list[str]:
         found.append(
             f"the cohort size is rounded to {sampler.size} of {sampler.population} units, so the sampling "
             f"rate is {sampler.size / sampler.population:.3g} instead of {rate:g}"
+        )
+    return found
+
+
+def weak(epsilon: float, delta: float) -> list[str]:
+    """Warnings about a budget that protects nobody, or allows that some units' data are published.
+
+    >>> weak(3, 1e-5), len(weak(30, 0.01))
+    ([], 2)
+    """
+    found = []
+    if epsilon > _LARGE_EPSILON:
+        found.append(
+            f"epsilon {epsilon:g} gives almost no protection: one unit's data may make an outcome "
+            f"e^{epsilon:g} times as likely"
+        )
+    if delta > _LARGE_DELTA:
+        found.append(
+            f"delta {delta:.3g} is large: publishing the data of one unit in {1 / delta:.0f} would satisfy "
+            "it; choose a smaller delta"
         )
     return found
 

@@ -51,6 +51,22 @@ def test_a_ledger_is_replayed(ledger: Path) -> None:
     assert title == f"epsilon at delta 1e-05 of the 5 releases in {ledger}"
 
 
+def test_a_runs_folder_stands_for_its_ledger_and_has_its_delta(ledger: Path, tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text("delta = 1e-5\n")
+    shown = call("account", "--ledger", tmp_path).stdout
+    assert shown == call("account", "--ledger", ledger, "--delta", 1e-5).stdout
+    assert shown == call("account", "--ledger", ledger).stdout
+    other = tmp_path / "other"
+    other.mkdir()
+    with Ledger.create(other / "ledger.jsonl", {"unit": "client"}) as book:
+        book.record(EVENTS)
+    assert f"no run with a delta is in the folder of {other}" in refused("account", "--ledger", other)
+    (other / "config.toml").write_text("delta = 1e-6\n")
+    both = ["account", "--ledger", tmp_path, "--ledger", other]
+    assert f"the runs have 1e-05 ({tmp_path}), 1e-06 ({other}); give the delta" in refused(*both)
+    assert call(*both, "--delta", 1e-5).exit_code == 0
+
+
 def test_a_file_of_noise_says_how_many_releases_there_are(tmp_path: Path) -> None:
     path, rate = tmp_path / "z.csv", ["--sampling-rate", 0.02]
     path.write_text("".join(f"{event.noise_multiplier}\n" for event in EVENTS))
@@ -185,6 +201,7 @@ def test_calibrate_solves_for_steps_and_for_the_rate() -> None:
 
 
 REFUSALS: list[tuple[list[object], str]] = [
+    (["account", "--noise-multiplier", 1], "--delta is missing; a schedule needs one, such as 1e-5"),
     (["account", "--delta", 1e-5], "--noise-multiplier is missing; a schedule needs it"),
     (["account", "--delta", 1e-5, "--noise-multiplier", 1], "--steps is missing; a schedule needs it"),
     (["account", "--delta", 1e-5, "--steps", 3, "--noise-multiplier", 1], "--sampling-rate is missing"),

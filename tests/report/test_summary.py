@@ -172,6 +172,14 @@ def test_the_statement_covers_colluding_parties(placement: str) -> None:
     assert "pool" not in both(placement="central")[0]["privacy"]["trust"]
 
 
+def test_a_report_says_that_a_budget_protects_hardly_anybody() -> None:
+    """As the command does before the run: it is the report that others read."""
+    text = both(clients=400, epsilon=30, delta=0.002, rounds=1)[1]
+    assert "\nNOTE: epsilon 30 gives almost no protection: " in text
+    assert "\nNOTE: delta 0.002 is large: publishing the data of one unit in 500 would satisfy it" in text
+    assert "NOTE" not in both(clients=400, epsilon=3, delta=1e-5, rounds=1)[1]
+
+
 @pytest.mark.parametrize(("stopped", "resumed"), [("interrupted", ()), ("failed", ()), ("rounds", (2,))])
 def test_a_stopped_or_resumed_run_states_the_full_budget(stopped: str, resumed: tuple[int, ...]) -> None:
     plan = make_plan(small())
@@ -179,6 +187,9 @@ def test_a_stopped_or_resumed_run_states_the_full_budget(stopped: str, resumed: 
     text = markdown.markdown(summary_module.summarise(plan, events, [], stopped, resumed=resumed))
     spent = epsilon(events, 1 / 4000).epsilon
     assert spent < 2.5
+    assert (
+        "If the run was not stopped because of its results, the spent epsilon means for an attack: " in text
+    )
     assert (
         f"it spent epsilon {spent:.4g}. If you stopped it because of its results, report the full budget"
         in text
