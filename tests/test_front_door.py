@@ -215,6 +215,15 @@ def test_objects_that_are_not_data_are_refused(dataset: object, message: str) ->
             "model is a tuple of 4 entries, the first an ndarray of shape (1500, 20); it must be a name, a "
             "torch module or a function that makes one (the model comes first: train(model, dataset))",
         ),
+        (
+            {"dataset": mine(), "unit": "example"},
+            "clients is missing: it is the number of silos that hold the 1,500 examples, such as 10 (unit=",
+        ),
+        (
+            {"dataset": (PARTS[0], PARTS[1] + 1, PARTS[2], PARTS[3] + 1), "model": net()},
+            "it must have 3 outputs for each example (one for each label of arrays, which begin at 0: the "
+            "smallest one of the test examples is 1;",
+        ),
         ({"loss": 0.5}, "loss is 0.5; it must be a name or a function"),
         (
             {"optimizer": Halving(), "learning_rate": 2.0},
@@ -298,6 +307,15 @@ def test_progress_is_shown_where_it_is_asked_for(capsys: pytest.CaptureFixture[s
     seen = []
     fedpriv.simulate(few, progress=seen.append)
     assert [status.round for status in seen] == [1, 2]
+
+
+def test_examples_that_no_client_has_are_told() -> None:
+    few = {"model": "logistic", "sampling_rate": 0.1, "rounds": 1}
+    left = fedpriv.simulate(few, dataset=mine(), clients=100)
+    note = "100 of the 1,500 training examples of mine are used: clients=100 times examples_per_client=1; "
+    assert any(text.startswith(note) for text in left.notes)
+    for whole in ({}, {"clients": 100, "partition": "iid"}):
+        assert not any("are used" in text for text in fedpriv.simulate(few, dataset=mine(), **whole).notes)
 
 
 def test_comparison_and_audit() -> None:

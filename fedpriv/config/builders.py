@@ -128,6 +128,8 @@ def _check_outputs(config: Config, source: data.Source, task: Task) -> None:
             "value": f"y of {source.name} holds values; labels are whole numbers, without a decimal point",
             "tags": f"y of {source.name} holds rows of tags, (n, {number}); labels are one number each, (n,)",
         }
+        if source.target == "label" and (least := int(source.test()[1].min())) > 0:
+            what["label"] += f", which begin at 0: the smallest one of the test examples is {least}"
         shape = f"({', '.join(map(str, ('n', *outputs.shape[1:])))}{'' if outputs.ndim > 1 else ','})"
         hint = f"{what[source.target]}; the outputs of n examples are {shape}"
         raise validation.fail("model", config.model, f"have {wanted}", hint)

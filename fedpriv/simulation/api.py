@@ -368,7 +368,12 @@ def _configured(values: Mapping[str, Any], objects: Mapping[str, Any]) -> Config
     """The configuration; by default a data set in memory has as many clients as examples, or as owners."""
     config, source = Config.parse(values), objects.get("dataset")
     silos = config.privacy_unit.in_silos and not config.partitioning.natural
-    if "clients" in values or source is None or silos:
+    if "clients" in values or source is None:
+        return config
+    if silos:
+        if source.size is not None and source.size < config.clients:
+            text = f"clients is missing: it is the number of silos that hold the {source.size:,} examples"
+            raise validation.ArgumentError(f"{text}, such as 10 (unit={config.unit}, level={config.level})")
         return config
     number = config.partitioning.clients_of(source)
     return config if number is None else config.changed(clients=number)

@@ -90,7 +90,7 @@ def check(config: Config, audited: bool = False) -> Checked:
     device = choose_device(config.device)
     if config.test_part != "all":
         make_test(config, source, device)
-    notes = _of_owners(config, source)
+    notes = (*_of_owners(config, source), *_of_unused(config, source))
     if user_code.named(config.model) and _mixes(task, source):
         note = (
             f"model {config.model} mixes examples: what it gives for one depends on those beside it; it is "
@@ -109,6 +109,18 @@ def _of_owners(config: Config, source: Source) -> tuple[str, ...]:
         f"{source.name} says who each example is from, and partition={config.partition} does not use it: the "
         "examples of one person may be of several units; partition=natural makes each person a client",
     )
+
+
+def _of_unused(config: Config, source: Source) -> tuple[str, ...]:
+    """What is told where people's own data has more examples than the clients take."""
+    own = "dataset" in config.user_code or user_code.in_memory(config.dataset)
+    used = config.clients * config.examples_per_client
+    divided = config.partitioning.assigned or config.partitioning.natural
+    if not own or source.size is None or divided or used >= source.size:
+        return ()
+    each = f"clients={config.clients} times examples-per-client={config.examples_per_client}"
+    more = "" if config.privacy_unit.in_silos else "; partition=iid divides all of them among the clients"
+    return (f"{used:,} of the {source.size:,} training examples of {source.name} are used: {each}{more}",)
 
 
 def _check_divided(config: Config, source: Source) -> None:

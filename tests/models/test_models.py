@@ -64,7 +64,11 @@ def test_every_model_has_its_size_above():
         ("mlp", MOVIELENS, "which are ids; use one of factors, factors-biases"),
         ("logistic-binary", MNIST, "needs 2 classes, but the data set has 10"),
         ("vgg11", ((3, 28, 28), 10), "at least 32x32"),
-        ("cnn", ((784,), 10), "be .channels, height, width. of at least 14x14$"),
+        (
+            "cnn",
+            ((784,), 10),
+            r"14x14 \(the model is for images; rows of numbers are for model=log",
+        ),
         ("cnn", ((28, 28, 1), 10), r"14x14 \(channels come first: x.transpose\(0, 3, 1, 2\)"),
         ("vgg11", ((32, 32, 3), 10), r"32x32 \(channels come first: x.transpose\(0, 3, 1, 2\)"),
         ("factors", ((3,), 1, (5, 6, 7)), "needs two columns of ids"),

@@ -60,10 +60,13 @@ def image(inputs: Inputs, side: int) -> tuple[int, int, int]:
     """The shape (channels, height, width). Raises ArgumentError for other shapes and for smaller images."""
     shape = inputs.shape
     if len(shape) != 3 or min(shape[1:]) < side:
-        last = len(shape) == 3 and shape[2] in (1, 3, 4) and min(shape[:2]) >= side
-        hint = "channels come first: x.transpose(0, 3, 1, 2) converts images (n, height, width, channels)"
+        hint = ""
+        if len(shape) == 1:
+            hint = "the model is for images; rows of numbers are for model=logistic, mlp or your own"
+        elif len(shape) == 3 and shape[2] in (1, 3, 4) and min(shape[:2]) >= side:
+            hint = "channels come first: x.transpose(0, 3, 1, 2) converts images (n, height, width, channels)"
         allowed = f"be (channels, height, width) of at least {side}x{side}"
-        raise validation.fail("input shape", shape, allowed, hint if last else "")
+        raise validation.fail("input shape", shape, allowed, hint)
     return shape[0], shape[1], shape[2]
 
 
