@@ -26,7 +26,6 @@ STYLES: tuple[tuple[str, Any, str], ...] = (
     ("#000000", (0, (8, 2)), "X"),
     ("#8A8A00", (0, (1, 1)), "*"),
 )
-LEVEL = "dotted: the last score without noise, where epsilon is infinite"  # the legend of ``level``
 
 
 CUT = "cut"  # the id of the strokes of ``cut``
@@ -82,11 +81,6 @@ def rule(axes: Axes, whole: bool = True) -> None:
     axes.grid(alpha=0.3)
     if axes.get_xscale() == "linear":
         axes.set_xlim(left=0)
-
-
-def level(axes: Axes, height: float, color: str) -> None:
-    """A dotted horizontal line across a panel, for a value without a position on the horizontal axis."""
-    axes.axhline(height, color=color, linestyle=":", linewidth=1.5)
 
 
 def legend(figure: Figure, axes: Axes) -> None:

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from fedpriv.accounting.events import Event
 from fedpriv.accounting.methods.registry import advantage, certified_curve
 
-FALSE_POSITIVE_RATES = (0.001, 0.01)
+FALSE_POSITIVE_RATES = (0.001, 0.01)  # at which attacks are usually compared
 _DELTAS = (1e-4, 1e-3, 3e-3, 0.01, 0.03, 0.1, 0.2, 0.3, 0.45, 0.6, 0.75, 0.9)
 
 

@@ -18,7 +18,6 @@ from fedpriv.auditing.trade_off import TradeOff
 
 Floats = NDArray[np.float64]
 
-RATES = (0.001, 0.01)  # the false positive rates at which attacks are usually compared
 _POINTS = 200
 
 

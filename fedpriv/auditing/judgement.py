@@ -18,8 +18,9 @@ from numpy.typing import NDArray
 from scipy import optimize, special, stats
 
 from fedpriv.accounting import Event, advantage, epsilon, scaled, tally
+from fedpriv.accounting.attack_odds import FALSE_POSITIVE_RATES
 from fedpriv.accounting.events import ever_drawn
-from fedpriv.auditing.attack_curve import RATES, AttackCurve
+from fedpriv.auditing.attack_curve import AttackCurve
 from fedpriv.auditing.audited_units import Floats
 from fedpriv.auditing.f_dp import curve_p_value, most_certain, proved_by_curves
 from fedpriv.auditing.finding import Finding
@@ -111,7 +112,9 @@ def judged(subject: Subject, attack: Attack, confidence: float) -> Finding:
         measured_most=measured(most),
         proved=max(proved_epsilon(one[order], delta, each) for one, order in zip(right, surest, strict=True)),
         proved_by_curves=proved_by_curves(events, right[0][surest[0]], delta, confidence),
-        true_rates={rate: (curve.true_rate(rate), trade_off.most_true(rate)) for rate in RATES},
+        true_rates={
+            rate: (curve.true_rate(rate), trade_off.most_true(rate)) for rate in FALSE_POSITIVE_RATES
+        },
         stopped=attack.stopped,
         curve=curve,
         claim=trade_off,

@@ -324,7 +324,6 @@ def test_messages_are_read_as_they_were_written() -> None:
     assert read_identity_keys(keys_content({3: bytes(32)}, "p"), [3]) == {3: bytes(32)}
 
 
-SHOWN = ("session", "shown")
 WRONG: dict[str, tuple[str, str, Any]] = {
     "an exchange that there is not": ("session", "exchange", 9),
     "a run that is a number": ("session", "run", 3),

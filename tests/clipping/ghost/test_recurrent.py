@@ -28,7 +28,6 @@ from fedpriv.tasks.task import Task
 
 KINDS = [nn.RNN, nn.LSTM, nn.GRU]
 CELLS = [nn.RNNCell, nn.LSTMCell, nn.GRUCell]
-DTYPES = [torch.float32, torch.float64]
 
 
 class Reader(nn.Module):
