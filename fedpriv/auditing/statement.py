@@ -37,9 +37,9 @@ def lines(config: Config, found: Finding) -> tuple[str, ...]:
         f"{counted(found.releases, 'release')}{cut}, {noise(config.placement)}",
         f"the adversary: {found.view.sees}",
         f"claimed: epsilon {found.claimed:.4g} at delta {found.delta:.3g}; guesses can then be right "
-        f"{found.allowed:.2%} of the time at most",
+        f"{found.allowed:.2%} of the time at most, on average",
         f"observed: the best guesses were right {found.right / found.canaries:.2%} of the time "
-        f"(p-value {found.p_value:.2g})",
+        f"(p-value {found.p_value:.2g}{'' if found.leaks else ': no more than by chance'})",
         f"noise and cohorts: {found.oddest if found.irregular else 'as accounted'} "
         f"(p-value {found.noise_p_value:.2g})",
         _measured(found),
@@ -56,7 +56,7 @@ def _rates(found: Finding) -> str:
     """The true positive rates at small false positive rates, and those that the claim allows."""
     rows = found.true_rates.items()
     return "; ".join(
-        f"{rate:.1%}: {true:.2%} found, {most:.2%} allowed at most" for rate, (true, most) in rows
+        f"{rate:.1%}: {true:.2%} found, {most:.2%} allowed on average" for rate, (true, most) in rows
     )
 
 

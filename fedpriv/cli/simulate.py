@@ -57,7 +57,7 @@ evaluated on the public test set.
 
 The output folder receives config.toml (with all defaults filled in), metrics.jsonl, ledger.jsonl,
 model.safetensors, state.safetensors, report.md, report.json and curves.png. Ctrl-C ends the run after its
-round and leaves a valid folder; `fedpriv resume` continues the run.
+round and leaves a valid folder, with exit status 0; `fedpriv resume` continues the run.
 
 Where a setting is given twice, the last one counts.
 
