@@ -238,6 +238,7 @@ def test_objects_that_are_not_data_are_refused(dataset: object, message: str) ->
         ({"out": "runs/mine"}, "there is no argument 'out'; did you mean 'folder'?"),
         ({"output_dir": "runs/mine"}, "there is no argument 'output_dir'; did you mean 'folder'?"),
         ({"folder": __file__}, "folder is"),
+        ({"folder": 1}, "folder is 1; it must be the path of a folder"),
         ({"callbacks": print}, "callbacks is <built-in function print>; it must be fedpriv.Callback objects"),
         (
             {"dataset": mine(), "model": nn.Linear(20, 3)},
@@ -307,6 +308,13 @@ def test_progress_is_shown_where_it_is_asked_for(capsys: pytest.CaptureFixture[s
     seen = []
     fedpriv.simulate(few, progress=seen.append)
     assert [status.round for status in seen] == [1, 2]
+
+
+def test_data_in_memory_is_shown_without_its_values() -> None:
+    assert (
+        repr(mine())
+        == f"Arrays('mine': 1,500 examples of shape (20,) and {len(X) - 1500} for tests, 2 labels)"
+    )
 
 
 def test_examples_that_no_client_has_are_told() -> None:

@@ -125,7 +125,13 @@ def _show_cells(found: Sweep, out: Path, jobs: int, as_json: bool) -> None:
         about = {"settings tried": found.tried, "seconds": time and time.seconds}
         typer.echo(json.dumps({"cells": rows, **about}))
         return
-    header = ("cell", "rounds", "noise multiplier at round 1", f"{noise_table.MEAN} of a parameter, in clip norms", "ended")
+    header = (
+        "cell",
+        "rounds",
+        "noise multiplier at round 1",
+        f"{noise_table.MEAN} of a parameter, in clip norms",
+        "ended",
+    )
     texts = [
         [
             str(row["cell"]),

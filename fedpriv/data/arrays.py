@@ -103,6 +103,14 @@ class Arrays:
         self._require_names()
         self._resident: dict[torch.device, tuple[Kept, Kept]] = {}
 
+    def __repr__(self) -> str:
+        """What it holds, without values."""
+        kinds = {"label": f"{self.classes} labels", "value": "values", "tags": f"{self.classes} tags"}[
+            self.target
+        ]
+        sizes = f"{self.size:,} examples of shape {self.shape} and {len(self._test[0]):,} for tests"
+        return f"{type(self).__name__}({self.name!r}: {sizes}, {kinds})"
+
     def _require_names(self) -> None:
         """Raises DataError unless there is a name for each token, column, label or tag, or for none."""
         ids = self.tokens[0] if len(self.tokens) == 1 else self.shape[0] if len(self.shape) == 1 else 0

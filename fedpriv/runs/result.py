@@ -179,7 +179,8 @@ class Result:
 
         Raises ArgumentError where the folder holds anything, unless ``overwrite``.
         """
-        target = RunFolder.create(folder, overwrite)
+        with validation.python_names([], []):
+            target = RunFolder.create(folder, overwrite)
         note = remark(self.config)
         target.write("config.toml", (f"# {note}\n" if note else "") + self.config.toml())
         target.write("metrics.jsonl", "".join(json.dumps(record) + "\n" for record in self.metrics))
@@ -237,7 +238,8 @@ def load_result(folder: str | Path) -> Result:
     """
     path = Path(folder)
     if not (path / "config.toml").is_file():
-        hint = "it has no config.toml" if path.is_dir() else "there is no such folder"
+        missing = "it is a file" if path.exists() else "there is no such folder"
+        hint = "it has no config.toml" if path.is_dir() else missing
         raise validation.fail("folder", str(folder), "be the output folder of a run", hint)
     config = Config.parse(read_run(path))
     if not (path / "report.json").is_file():

@@ -9,6 +9,7 @@ table and picture. Files are written atomically.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
@@ -86,6 +87,8 @@ class RunFolder:
     @staticmethod
     def check(path: str | Path, overwrite: bool = False) -> Path:
         """The path, if ``create`` may use it; changes nothing. Raises as ``create`` does."""
+        if not isinstance(path, str | os.PathLike):
+            raise validation.fail("out", path, "be the path of a folder")
         folder = Path(path)
         if folder.exists() and not folder.is_dir():
             raise validation.fail("out", str(path), "be a folder, not a file")

@@ -162,6 +162,16 @@ def test_a_folder_that_is_damaged_is_refused(tmp_path: Path, name: str) -> None:
 def test_a_folder_that_is_not_there_is_said_to_be_missing(tmp_path: Path) -> None:
     with pytest.raises(fedpriv.ArgumentError, match="output folder of a run \\(there is no such folder\\)"):
         fedpriv.load_result(tmp_path / "run")
+    (tmp_path / "run").write_text("a file")
+    with pytest.raises(fedpriv.ArgumentError, match="output folder of a run \\(it is a file\\)"):
+        fedpriv.load_result(tmp_path / "run")
+
+
+def test_a_folder_with_something_in_it_is_refused_in_pythons_words(tmp_path: Path) -> None:
+    (tmp_path / "letter.txt").write_text("dear")
+    result, said = fedpriv.simulate(FEW, rounds=1), r"^folder is .*empty folder \(or give overwrite=True\)$"
+    with pytest.raises(fedpriv.ArgumentError, match=said):
+        result.save(tmp_path)
 
 
 @pytest.mark.parametrize("how", ["cut", "edited", "replaced", "cut with its head"])

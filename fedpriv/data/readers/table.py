@@ -83,10 +83,8 @@ def table(train: str | Path, test: str | Path, **columns: Any) -> Arrays:
 
 def as_arrays(name: str, train: pa.Table, test: pa.Table, **columns: Any) -> Arrays:
     """Two Arrow tables as a source; arguments and errors are as for :func:`table`."""
-    unknown = sorted(set(columns) - set(Columns.__dataclass_fields__))
-    if unknown:
-        hint = validation.near(unknown[0], list(Columns.__dataclass_fields__))
-        raise validation.fail("argument", unknown[0], "be one of the columns' settings", hint)
+    for unknown in sorted(set(columns) - set(Columns.__dataclass_fields__)):
+        validation.choice("argument", unknown, Columns.__dataclass_fields__)
     return _Reader(name, test, Columns(**columns)).source(train, test)
 
 
