@@ -45,9 +45,9 @@ class Distributed(AtParties):
     trust = (
         "Each {party} trusts that at least n_min of them add their share of the noise. The guarantee holds "
         "against everyone who sees the released models of all rounds. Against the server it holds ONLY if "
-        "the server sees nothing but the sum, as under secure aggregation, which this run does not provide, "
-        "AND every unit takes part in every release: the server draws the cohorts, so sampling hides nobody "
-        "from it."
+        "the server sees nothing but the sum, as under secure aggregation, which is not part of distributed "
+        "noise, AND every unit takes part in every release: the server draws the cohorts, so sampling hides "
+        "nobody from it."
     )
     fewest_replies = 1
     settings = DistributedSettings
