@@ -293,6 +293,7 @@ def test_a_fault_inside_a_node_is_found(fault: str, tmp_path: Path) -> None:
 def test_an_audit_of_nodes_at_the_client_level_is_charged_like_a_run(tmp_path: Path) -> None:
     audited({**INSIDE, "rounds": 1}, "auto", tmp_path)
     assert [len(read(tmp_path / f"{k}.npz.ledger.jsonl").events) for k in range(NODES)] == [3] * NODES
+    assert not list(tmp_path.glob("*.steps"))  # what nodes noted is removed once it is read
 
 
 def test_notes_of_another_audit_are_not_read(tmp_path: Path) -> None:
