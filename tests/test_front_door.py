@@ -262,6 +262,12 @@ def test_errors_name_pythons_arguments(settings: dict[str, object], message: str
     assert message in str(caught.value)
 
 
+def test_a_loss_that_is_none_is_not_taken_for_a_misplaced_model() -> None:
+    with pytest.raises(fedpriv.ArgumentError) as caught:
+        fedpriv.simulate(loss=[0.5])
+    assert str(caught.value) == "loss is [0.5]; it must be a name or a function"
+
+
 def broken(inputs: object) -> nn.Module:
     return nn.Linear("three", 2)
 

@@ -310,7 +310,8 @@ def _prepared(
         for key in ("model", "loss"):
             if key in objects and not callable(objects[key]):
                 made = ", a torch module or a function that makes one" if key == "model" else " or a function"
-                raise validation.fail(key, objects[key], f"be a name{made}", _misplaced(objects[key]))
+                hint = _misplaced(objects[key]) if key == "model" else ""
+                raise validation.fail(key, objects[key], f"be a name{made}", hint)
         if "dataset" in objects:
             objects["dataset"] = as_source(objects["dataset"])
         _require_private(objects.get("optimizer"))
@@ -323,7 +324,7 @@ def _prepared(
 
 
 def _misplaced(given: object) -> str:
-    """What to do with an argument that stands where a model or a loss is expected."""
+    """What to do with an argument that stands where a model is expected."""
     of_settings = isinstance(given, Mapping) and by_key(given).keys() <= set(Config.keys())
     if isinstance(given, Config) or of_settings:
         return "give settings by name, as in rounds=100"

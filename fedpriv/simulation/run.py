@@ -81,7 +81,7 @@ def check(config: Config, audited: bool = False) -> Checked:
     task = make_task(config, source)
     make_work(config)
     make_augmentation(config, source)
-    if "dataset" in config.user_code or user_code.in_memory(config.dataset):
+    if _own_data(config):
         _check_data(config, source, make_source(config))
     if user_code.named(config.model):
         _check_model(config, source, task, make_task(config, source))
@@ -100,6 +100,11 @@ def check(config: Config, audited: bool = False) -> Checked:
     return Checked(task.layout, notes)
 
 
+def _own_data(config: Config) -> bool:
+    """Whether the data set is a user's own code, or an object in memory."""
+    return "dataset" in config.user_code or user_code.in_memory(config.dataset)
+
+
 def _of_owners(config: Config, source: Source) -> tuple[str, ...]:
     """What is told where a person's examples may be several units, though the data says whose they are."""
     owners = source.owners
@@ -113,10 +118,9 @@ def _of_owners(config: Config, source: Source) -> tuple[str, ...]:
 
 def _of_unused(config: Config, source: Source) -> tuple[str, ...]:
     """What is told where people's own data has more examples than the clients take."""
-    own = "dataset" in config.user_code or user_code.in_memory(config.dataset)
     used = config.clients * config.examples_per_client
     divided = config.partitioning.assigned or config.partitioning.natural
-    if not own or source.size is None or divided or used >= source.size:
+    if not _own_data(config) or source.size is None or divided or used >= source.size:
         return ()
     each = f"clients={config.clients} times examples-per-client={config.examples_per_client}"
     more = "" if config.privacy_unit.in_silos else "; partition=iid divides all of them among the clients"
