@@ -277,7 +277,9 @@ def test_tables_of_numbers(tmp_path: Path) -> None:
     for name, content in (("a.csv", rows), ("a.tsv", rows.replace(",", "\t"))):
         path = tmp_path / name
         path.write_text(content)
-        found = table(path, path, y="ill", classes=["no", "yes"], owner="who", bounds={"age": (0, 100)})
+        numbers = ["age", "income"]
+        bounds = {"age": (0, 100)}
+        found = table(path, path, x=numbers, y="ill", classes=["no", "yes"], owner="who", bounds=bounds)
         x, y = found.batch(np.arange(3))
         assert x.tolist() == [[pytest.approx(0.4), 10.5], [pytest.approx(0.8), 99.5], [1.0, 0.0]]
         assert y.tolist() == [0, 1, 0]
@@ -287,14 +289,17 @@ def test_tables_of_numbers(tmp_path: Path) -> None:
     priced = table(path, path, y="income", x=["age"], value=True)
     assert (priced.target, priced.batch(np.arange(3)).y.tolist()) == ("value", [10.5, 99.5, 0.0])
     with pytest.raises(DataError, match="has a label that is not among the classes") as caught:
-        table(path, path, y="city", classes=["Rome", "Bern"])
+        table(path, path, y="city", x="age", classes=["Rome", "Bern"])
     assert "Oslo" not in str(caught.value)
     with pytest.raises(ArgumentError, match=r"bounds is \(5, 5\)"):
-        table(path, path, y="ill", classes=["no", "yes"], bounds={"age": (5, 5)})
+        table(path, path, y="ill", x="age", classes=["no", "yes"], bounds={"age": (5, 5)})
     with pytest.raises(ArgumentError, match=r"bounds is \(0, inf\); it must be finite"):
-        table(path, path, y="ill", classes=["no", "yes"], bounds={"age": (0, math.inf)})
+        table(path, path, y="ill", x="age", classes=["no", "yes"], bounds={"age": (0, math.inf)})
     with pytest.raises(DataError, match="column income must hold one whole number a row"):
         table(path, path, y="income", x=["age"], classes=100)
+    needed = r"x is ''; it must name the inputs among age, income \(not all columns hold numbers: city\)"
+    with pytest.raises(ArgumentError, match=needed):
+        table(path, path, y="ill", classes=["no", "yes"], owner="who")
     with pytest.raises(MissingDataError, match="does not exist"):
         table(tmp_path / "none.csv", path)
 

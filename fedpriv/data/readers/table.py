@@ -31,7 +31,7 @@ class Columns:
     Attributes:
         y: the column that is predicted; "": the only column of class labels, or one with a usual name.
         x: the columns of the inputs: one of images, one of texts, or any of numbers; (): the only one of
-            images, else all columns of numbers, else the only one of texts.
+            images, else all columns where they hold numbers, else the only one of texts.
         owner: the column that says who a training example is from; "": nobody is named. Names are compared
             letter by letter.
         classes: the number of labels; 0: as the column's type says. Names, in their order, are also allowed.
@@ -157,10 +157,14 @@ class _Reader:
         left = [key for key in self._schema.names if key not in (self._y, self._columns.owner)]
         for kind in ("image", "number", "text"):
             found = tuple(key for key in left if self._kind_of(key) == kind)
-            if kind == "number" or len(found) == 1:
-                if found:
-                    return found
-            elif found:
+            if kind == "number" and found:
+                if others := [key for key in left if key not in found]:
+                    hint = f"not all columns hold numbers: {', '.join(others)}"
+                    raise validation.fail("x", "", f"name the inputs among {', '.join(found)}", hint)
+                return found
+            if len(found) == 1:
+                return found
+            if found:
                 raise validation.fail("x", "", f"name one of the columns {', '.join(found)}")
         raise DataError(f"{self._name} has no column of images, texts or numbers besides {self._y}")
 

@@ -148,7 +148,7 @@ def _draw(axes: Axes, matrix: Scores, table: Gains, bound: float, measure: Metri
             style: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 9}
             if (name, at) in table:
                 gain, half = table[name, at]
-                text = f"{gain:+.1f}" if measure.fraction else f"{gain:+.3g}"
+                text = f"{gain:+z.1f}" if measure.fraction else f"{gain:+z.3g}"
                 if math.isfinite(half):
                     text += f"\n± {half:.1f}" if measure.fraction else f"\n± {half:.2g}"
                 style["color"] = "white" if sure[row][column] and abs(gain) > 0.6 * bound else "black"
