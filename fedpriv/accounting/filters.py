@@ -30,7 +30,7 @@ from fedpriv._internal.lazy import numpy as np
 from fedpriv.accounting.accountant import Budget, BudgetExceeded
 from fedpriv.accounting.events import Event, Relation, tally
 from fedpriv.accounting.ledger import Ledger
-from fedpriv.accounting.methods import zcdp
+from fedpriv.accounting.methods import relations, zcdp
 from fedpriv.accounting.methods.base import METHODS, UnsupportedEvent
 from fedpriv.accounting.methods.rdp import ORDERS, Rdp
 from fedpriv.accounting.pld.privacy_loss import Array
@@ -118,12 +118,8 @@ class Filter:
     def _with(self, events: Sequence[Event]) -> dict[int, dict[int, float]]:
         """The charges of each group with ``events``."""
         counts = tally(events)
-        relations = {event.relation for event in counts} | ({self._relation} - {None})
-        if len(relations) > 1:
-            raise UnsupportedEvent(
-                "Events under add-remove and replace-one cannot be composed into one epsilon. "
-                "Account for each relation separately."
-            )
+        earlier = {self._relation} if self._relation else set()
+        relations.require_one({event.relation for event in counts} | earlier)
         for event in counts:
             reason = METHODS[self.budget.method].refusal(event)
             if reason is None and event.truncation:

@@ -18,7 +18,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from fedpriv.accounting.events import Event, Relation, tally
-from fedpriv.accounting.methods.base import PrivacyGuarantee, UnsupportedEvent
+from fedpriv.accounting.methods import relations
+from fedpriv.accounting.methods.base import PrivacyGuarantee
 from fedpriv.accounting.methods.registry import epsilon
 
 
@@ -35,14 +36,10 @@ def compose(
 
     Raises UnsupportedEvent if relations are mixed, and as ``epsilon`` does.
     """
-    relations = {event.relation for events in silos.values() for event in events}
-    if len(relations) > 1:
-        raise UnsupportedEvent(
-            "Events under add-remove and replace-one cannot be composed into one epsilon. "
-            "Account for each relation separately."
-        )
+    relation = {event.relation for events in silos.values() for event in events}
+    relations.require_one(relation)
     schedules = Counter(_schedule(events) for events in silos.values())
-    if not stays and relations == {Relation.REPLACE_ONE} and len(silos) > 1:
+    if not stays and relation == {Relation.REPLACE_ONE} and len(silos) > 1:
         affected = _pairs(_costliest(schedules, 2))
     else:
         affected = [_ordered(schedule) for schedule in _costliest(schedules, 1)]

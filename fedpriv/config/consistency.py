@@ -96,7 +96,9 @@ def check_noise_cohort(config: Config) -> None:
 
 
 def check_no_audit(config: Config) -> None:
-    """Refuse canaries in a run whose model is for use."""
+    """Refuse an audit, and its canaries, in a run whose model is for use."""
+    if config.audit:
+        raise validation.fail("audit", True, "be false", "`fedpriv audit --deployment` starts audits")
     if config.planted_canaries:
         hint = "they take the place of units; `fedpriv audit --own-data` plants them"
         raise validation.fail("planted-canaries", config.planted_canaries, "be 0 in a run", hint)

@@ -24,6 +24,7 @@ from fedpriv._internal import validation
 from fedpriv._internal.files import read_json
 from fedpriv._internal.settings import toml_value
 from fedpriv.accounting import LedgerError, ledger
+from fedpriv.config import consistency
 from fedpriv.config.plan import make_plan
 from fedpriv.config.reading import read_run
 from fedpriv.config.schema import Config
@@ -79,8 +80,8 @@ def checked(server: Party, settings: Mapping[str, Any], audit: bool = False) -> 
     if not config.nodes_own_data:
         raise validation.fail("nodes-own-data", False, "be true", "each node of a deployment owns its data")
     hint = f"the deployment has {server.nodes} nodes"
-    if config.audit and not audit:
-        raise validation.fail("audit", True, "be false", "`fedpriv audit --deployment` starts audits")
+    if not audit:
+        consistency.check_no_audit(config)
     if config.clients != server.nodes:
         raise validation.fail("clients", config.clients, f"be {server.nodes}", hint)
     if config.min_nodes > server.nodes:

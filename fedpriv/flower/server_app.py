@@ -61,8 +61,6 @@ def _run(grid: Grid, config: Config) -> None:
     if config.aggregates_securely and not config.nodes_own_data:
         allowed = "be false on Flower's simulation engine, whose nodes keep no keys from message to message"
         raise validation.fail("secure-aggregation", True, allowed, "`fedpriv simulate` has it")
-    if config.audit:
-        raise validation.fail("audit", True, "be false", "`fedpriv audit --deployment` starts audits")
     consistency.check_no_audit(config)
     if note := remark(config):
         _report(f"NOTE: {note}")

@@ -20,6 +20,7 @@ from fedpriv._internal import validation
 from fedpriv._internal.registry import import_modules
 from fedpriv.accounting import methods
 from fedpriv.accounting.events import Event, ever_drawn, log_never_drawn, of_costliest_group, tally
+from fedpriv.accounting.methods import relations
 from fedpriv.accounting.methods.base import METHODS, Method, PrivacyGuarantee, Profile, UnsupportedEvent
 from fedpriv.accounting.pld.method import JoinedProfile, PlainProfile, Pld, PldProfile
 
@@ -183,11 +184,7 @@ def with_truncation(profile: Profile, delta: float, distance: float) -> tuple[fl
 
 
 def _refuse(events: set[Event], method: Method) -> None:
-    if len({event.relation for event in events}) > 1:
-        raise UnsupportedEvent(
-            "Events under add-remove and replace-one cannot be composed into one epsilon. "
-            "Account for each relation separately."
-        )
+    relations.require_one(event.relation for event in events)
     for event in events:
         reason = method.refusal(event)
         if reason is not None:

@@ -11,10 +11,20 @@ z / 2. Poisson sampling under replace-one is NOT z / 2: its neighbours are the m
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from fedpriv.accounting.events import Event, Relation
+from fedpriv.accounting.methods.base import UnsupportedEvent
+
+
+def require_one(found: Iterable[Relation]) -> None:
+    """Raises UnsupportedEvent unless all events that are composed have one relation."""
+    if len(set(found)) > 1:
+        raise UnsupportedEvent(
+            "Events under add-remove and replace-one cannot be composed into one epsilon. "
+            "Account for each relation separately."
+        )
 
 
 def added_or_removed(event: Event) -> Event:
