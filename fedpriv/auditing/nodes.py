@@ -1,8 +1,10 @@
 """An audit on nodes that own their data, all of one owner.
 
 The owner draws the coins, and each node leaves units out of its own data, by the audit file that the owner
-writes for it (:mod:`fedpriv.node.audit_file`). Where neighbours replace a unit, an empty place replaces it:
-another unit of the nodes in its place would be there twice, and lose more than the nodes' ledgers charge.
+writes for it (:mod:`fedpriv.node.audit_file`). With ``planted-canaries`` the units with coins are canaries in
+place of the nodes' own examples (:mod:`fedpriv.node.planted`). Where neighbours replace a unit, an empty
+place replaces it: another unit of the nodes in its place would be there twice, and lose more than the nodes'
+ledgers charge.
 
 Nodes draw their own noise, charge their ledgers and answer each release once, as in any run. The auditor
 reads the data files, too, and so knows what each unit adds. Steps on neighbouring data are repeated in the
@@ -24,7 +26,7 @@ from fedpriv._internal import validation
 from fedpriv.accounting import LedgerError
 from fedpriv.auditing.noting_silos import NotingSilos
 from fedpriv.auditing.own_units import OwnUnits, usual_number
-from fedpriv.auditing.subject import Subject, first_secret, require_auditable
+from fedpriv.auditing.subject import Subject, first_secret, require_auditable, require_planted
 from fedpriv.auditing.views import View, view_of
 from fedpriv.config.builders import initial_params
 from fedpriv.config.plan import Plan, make_plan
@@ -35,6 +37,7 @@ from fedpriv.federated.worker import Units, Worker
 from fedpriv.node.audit_file import write_audit_file
 from fedpriv.node.factory import make_worker
 from fedpriv.node.ledger import NodeLedger, open_node_ledger
+from fedpriv.node.planted import planted_ids
 from fedpriv.node.silo import SiloEngine
 from fedpriv.rng import Key
 
@@ -81,12 +84,15 @@ def nodes_plan(config: Config, view: str) -> Plan:
 
 
 def drawn(config: Config, data_files: Sequence[Path], canaries: int, view: str, key: Key) -> NodeCoins:
-    """Coins for up to ``canaries`` of the units that the files have (0: as many as are usual).
+    """Coins for up to ``canaries`` of the units that the files have (0: as many as are usual), or for all
+    planted canaries.
 
     Raises ArgumentError for a run that cannot be audited so, or more canaries than units; DataError for files
     that are not there.
     """
     plan, seen = nodes_plan(config, view), view_of(config, view)
+    if config.planted_canaries:
+        require_planted(config, canaries)
     worker, size = _worker(plan, data_files), config.examples_per_client
     ranges = (np.arange(silo * size, (silo + 1) * size) for silo in range(config.clients))
     there = np.concatenate([ids[np.unique(worker.view.batch(ids).owner.numpy())] for ids in ranges])
@@ -94,9 +100,12 @@ def drawn(config: Config, data_files: Sequence[Path], canaries: int, view: str, 
     if validation.integer("canaries", canaries) > len(there):
         raise validation.fail("canaries", canaries, f"be at most the nodes' {len(there)} examples")
     generator = key.generator("canaries")
-    count = min(len(there), canaries or usual_number(worker.task.dimension))
-    guessed = np.sort(generator.choice(there, count, replace=False))
-    return NodeCoins(guessed, guessed[generator.random(count) < 0.5])
+    if config.planted_canaries:
+        guessed = np.intersect1d(planted_ids(config), there)
+    else:
+        count = min(len(there), canaries or usual_number(worker.task.dimension))
+        guessed = np.sort(generator.choice(there, count, replace=False))
+    return NodeCoins(guessed, guessed[generator.random(len(guessed)) < 0.5])
 
 
 def plant(config: Config, coins: NodeCoins, audit_files: Sequence[Path]) -> None:

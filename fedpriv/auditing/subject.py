@@ -29,7 +29,7 @@ from fedpriv.federated.worker import Worker
 from fedpriv.mechanism.placement import PLACEMENTS
 from fedpriv.mechanism.sampling import CyclicPoisson
 from fedpriv.node.factory import make_worker
-from fedpriv.node.planted import canaries, most_canaries, span_of
+from fedpriv.node.planted import most_canaries, planted_ids, span_of
 from fedpriv.rng import Key
 
 MOST = 100_000  # the default limit of canaries
@@ -156,7 +156,7 @@ def _with_coins(
     """The units that have a coin, ascending: random ones, or the run's planted canaries."""
     config, first = plan.config, first_secret(plan, view)
     if config.planted_canaries:
-        among = canaries(config.planted_canaries, plan.units, span_of(config))
+        among = planted_ids(config)
         among = among[among >= first]
         return np.sort(generator.choice(among, count, replace=False)) if count else among
     most = plan.units - first
@@ -271,11 +271,11 @@ def own_plan(config: Config, canaries: int) -> Plan:
     require_auditable(config, own_data=True)
     _require_units(config.resolved(), canaries)
     if config.planted_canaries:
-        _require_planted(config, canaries)
+        require_planted(config, canaries)
     return make_plan(config)
 
 
-def _require_planted(config: Config, canaries: int) -> None:
+def require_planted(config: Config, canaries: int) -> None:
     """Raises ArgumentError for a second number of canaries, or more than there is room for."""
     number = config.planted_canaries
     if canaries:

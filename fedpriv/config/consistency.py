@@ -105,9 +105,9 @@ def check_no_audit(config: Config) -> None:
 
 
 def check_canaries(config: Config) -> None:
-    """Refuse canaries where nodes own their data."""
-    if config.planted_canaries and config.nodes_own_data:
-        hint = "an audit of a deployment leaves examples out of the nodes' own data"
+    """Refuse canaries where nodes own their data and the run is no audit."""
+    if config.planted_canaries and config.nodes_own_data and not config.audit:
+        hint = "`fedpriv audit --deployment` plants canaries"
         raise validation.fail(
             "planted-canaries", config.planted_canaries, "be 0 where nodes own their data", hint
         )

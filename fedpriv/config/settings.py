@@ -161,8 +161,8 @@ class ClientSettings(Settings):
     )
     planted_canaries: int = setting(
         0,
-        "an audit (`fedpriv audit --own-data`): canaries, each in place of two of the run's units; the model "
-        "is not for use",
+        "an audit (`fedpriv audit` with --own-data or --deployment): canaries, each in place of two of the "
+        "run's units; the model is not for use",
         ge=0,
     )
     continues: str = setting(

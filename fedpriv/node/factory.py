@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 
 from fedpriv import data
@@ -24,7 +25,7 @@ from fedpriv.data.client_files import ClientFile, FileView
 from fedpriv.data.features import FeatureSource
 from fedpriv.federated.worker import Units, Worker
 from fedpriv.mechanism.placement import PLACEMENTS
-from fedpriv.node.audit_file import audited
+from fedpriv.node.audit_file import AuditedFile, audited
 from fedpriv.node.planted import planted
 from fedpriv.rng import Key
 
@@ -71,11 +72,12 @@ def make_worker(run_config: Mapping[str, Any], node_config: Mapping[str, Any] | 
     node = dict(node_config or {})
     source = make_source(config)
     own = _own_partition(config, node)
+    file = None if own is None else FileView(_own_rows(config, source, node), own)
     seeded = config.seed >= 0 and (own is None or node.get("accept-seed") is True)
     worker = Worker(
         task=make_task(config, source),
         work=make_work(config),
-        view=make_view(config, source) if own is None else _own_view(config, source, node, own),
+        view=make_view(config, source) if file is None else _own_view(config, source, file),
         key=Key.of(config.seed if seeded else None),
         device=choose_device(config.device),
         own=own,
@@ -85,7 +87,9 @@ def make_worker(run_config: Mapping[str, Any], node_config: Mapping[str, Any] | 
         exact=config.exact_noise,
         augmentation=make_augmentation(config, source),
     )
-    return planted(worker, config, source) if config.planted_canaries else worker
+    if not config.planted_canaries:
+        return worker
+    return planted(worker, config, source, None if file is None else _places(file, config))
 
 
 def _unit_memory(config: Config, source: data.Source) -> int:
@@ -109,12 +113,20 @@ def _own_partition(config: Config, node: Mapping[str, Any]) -> int | None:
     return validation.integer("partition-id", node["partition-id"])
 
 
-def _own_view(config: Config, source: data.Source, node: Mapping[str, Any], own: int) -> Units:
-    like = source.images if isinstance(source, FeatureSource) else source
-    rows = ClientFile(node["data-file"], like)
+def _own_rows(config: Config, source: data.Source, node: Mapping[str, Any]) -> ClientFile | AuditedFile:
+    rows = ClientFile(node["data-file"], source.images if isinstance(source, FeatureSource) else source)
     # Without an audit file a node refuses audits (node.policy): only an auditor's own view has none.
     named = config.audit and node.get("audit-file")
-    file = FileView(audited(rows, str(node["audit-file"])) if named else rows, own)
+    return audited(rows, str(node["audit-file"])) if named else rows
+
+
+def _places(file: FileView, config: Config) -> data.Indices:
+    """The unit numbers of the examples in one silo's own file."""
+    most = config.examples_per_client
+    return np.asarray(file.client * most + np.flatnonzero(file.file.valid[:most]))
+
+
+def _own_view(config: Config, source: data.Source, file: FileView) -> Units:
     view: Units = file
     if config.privacy_unit.in_silos:
         view = SiloFile(file, data.Silos(config.clients, config.examples_per_client))

@@ -62,22 +62,30 @@ def most_canaries(units: int, span: int) -> int:
     return units // span * (span // 2)
 
 
+def planted_ids(config: Config) -> data.Indices:
+    """The unit numbers of a run's canaries, of which it has at least one."""
+    return canaries(config.planted_canaries, config.units, span_of(config))
+
+
 def span_of(config: Config) -> int:
     """The number of units within which a unit is replaced: those of a silo, or all."""
     return config.examples_per_client if config.privacy_unit.in_silos else config.units
 
 
-def planted(worker: Worker, config: Config, source: data.Source) -> Worker:
+def planted(worker: Worker, config: Config, source: data.Source, there: data.Indices | None = None) -> Worker:
     """The worker with ``config.planted_canaries`` canaries among its units, whose inputs have the smallest
-    size that makes their gradients long enough to be clipped, or the longest ones."""
+    size that makes their gradients long enough to be clipped, or the longest ones.
+
+    ``there`` is as in :class:`PlantedUnits`. It has no effect on the examples, which all nodes agree on.
+    """
     if config.augmentation_copies and isinstance(source, FeatureSource):
         source = source.images
-    ids = canaries(config.planted_canaries, config.units, span_of(config))
+    ids = planted_ids(config)
     view = PlantedUnits(worker.view, ids, source, _typical_size(source))
     some, wanted = ids[:: -(-len(ids) // _SOME)], _ENOUGH * _largest_clip_norm(config)
 
     def added(view: PlantedUnits, ids: data.Indices) -> Tensor:
-        return _alone(replace(worker, view=view), ids, wanted)
+        return _alone(replace(worker, view=view, own=None), ids, wanted)
 
     views = [replace(view, size=float(view.size * factor)) for factor in _FACTORS]
     lengths = list[float]()
@@ -88,7 +96,7 @@ def planted(worker: Worker, config: Config, source: data.Source) -> Worker:
     view = views[int(np.argmax(lengths))]
     kinds = (view, replace(view, mirrored=True))
     apart = [float((added(kind, some) - added(kind, some + 1)).norm(dim=1).median()) for kind in kinds]
-    return replace(worker, view=kinds[int(np.argmax(apart))])
+    return replace(worker, view=replace(kinds[int(np.argmax(apart))], there=there))
 
 
 def _typical_size(source: data.Source) -> float:
@@ -129,6 +137,8 @@ class PlantedUnits:
         like: the data set, whose types and shapes examples have.
         size: the absolute value of a canary's inputs, and of its target if that is a value.
         mirrored: whether opposites have the other signs in place of another target.
+        there: the units of which canaries and opposites may take the place; None: all. A node has those of
+            its own file that an audit does not leave out.
     """
 
     units: Units
@@ -136,13 +146,16 @@ class PlantedUnits:
     like: data.Source
     size: float
     mirrored: bool = False
+    there: data.Indices | None = None
 
     def batch(self, client_ids: data.Indices, device: torch.device | str = "cpu") -> data.Batch:
         """See :class:`fedpriv.federated.worker.Units`."""
         opposite = np.isin(client_ids - 1, self.canaries)
         crafted = opposite | np.isin(client_ids, self.canaries)
-        own, at = np.flatnonzero(~crafted), np.flatnonzero(crafted)
+        own = np.flatnonzero(~crafted)
+        at = np.flatnonzero(crafted if self.there is None else crafted & np.isin(client_ids, self.there))
         x, y, owner = self.units.batch(client_ids[own], device)
+        owner = torch.from_numpy(own)[owner]
         if not len(at):
             return data.Batch(x, y, owner)
         made = [self._example(int(client_ids[i]) - opposite[i], bool(opposite[i])) for i in at]
@@ -150,7 +163,7 @@ class PlantedUnits:
             torch.cat([part, torch.from_numpy(np.stack(more)).to(part)])
             for part, more in zip((x, y), zip(*made, strict=True), strict=True)
         )
-        owner = torch.cat([torch.from_numpy(own)[owner], torch.from_numpy(at)])
+        owner = torch.cat([owner, torch.from_numpy(at)])
         order = torch.argsort(owner, stable=True)
         return data.Batch(x[order.to(x.device)], y[order.to(y.device)], owner[order])
 

@@ -61,6 +61,9 @@ SOUND: dict[str, tuple[dict[str, Any], str]] = {
     "collusion": ({**SHARES, "colluding-parties": 1}, "parties"),
     "fixed size, the last model": ({**RUN, "sampler": "fixed-size", "sampling-rate": 0.5}, "last-model"),
     "secure aggregation": ({**SHARES, "secure-aggregation": True}, "auto"),
+    "planted canaries": ({**LOCAL, "planted-canaries": 30}, "auto"),
+    "planted canaries, the server": ({**SHARES, "planted-canaries": 30}, "server"),
+    "planted canaries, the client level": ({**INSIDE, "planted-canaries": 30}, "auto"),
     "the client level": (INSIDE, "auto"),
     "the client level, fixed size": (
         {**INSIDE, "sampler": "fixed-size", "optimizer": "dp-srm", "sampling-rate": 0.5}, "auto",
@@ -107,7 +110,8 @@ def audited(
     """An audit on three nodes of this process; ``spoil`` may change the folder once coins are planted."""
     config = Config.parse(settings)
     owners = owners_of(config, folder)
-    coins = nodes.drawn(config, nodes.files_of(owners, "data-file"), COINS, view, Key.from_seed(3))
+    number = 0 if config.planted_canaries else COINS
+    coins = nodes.drawn(config, nodes.files_of(owners, "data-file"), number, view, Key.from_seed(3))
     nodes.plant(config, coins, nodes.files_of(owners, "audit-file"))
     spoil(folder)
     grid = GridEngine(Owned(config, owners), strict=True, silos=True, nodes=NODES, report=lambda line: None)
@@ -125,12 +129,9 @@ def test_a_sound_run_passes(kind: str, tmp_path: Path) -> None:
     assert min(found.p_value, found.noise_p_value) > 1e-7, found.oddest
     assert found.wrong_ledgers == ()
     releases = 2 * settings.get("silo-steps", 1)
-    assert (found.own_data, found.canaries, found.releases, found.stopped) == (
-        True,
-        COINS,
-        releases,
-        "rounds",
-    )
+    planted = settings.get("planted-canaries", 0)
+    facts = (found.own_data, found.planted, found.canaries, found.releases, found.stopped)
+    assert facts == (True, planted > 0, planted or COINS, releases, "rounds")
     assert not list(tmp_path.glob("*.steps"))
 
 

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+from fedpriv.config.builders import make_source
 from fedpriv.config.schema import Config
 from fedpriv.data import Arrays, Batch, load
+from fedpriv.data.client_files import write_client_file
 from fedpriv.federated.engine import Shard, SumRequest
 from fedpriv.federated.worker import Worker
 from fedpriv.mechanism.query import Query, SumBlock, Term
+from fedpriv.node.audit_file import write_audit_file
 from fedpriv.node.factory import make_worker
 from fedpriv.node.planted import PlantedUnits, canaries, most_canaries
 from fedpriv.rng import Key
@@ -167,6 +171,26 @@ def test_every_kind_of_input_has_a_window() -> None:
         seen = _view(Arrays("mine", x, y, x, y, 2)).batch(np.arange(4))
         assert seen.x.shape == (4, *shape)
         assert 0 < torch.count_nonzero(seen.x[0]) <= 9 * shape[0]
+
+
+def test_a_node_plants_in_place_of_its_own_examples_that_an_audit_leaves_there(tmp_path: Path) -> None:
+    """Silo 1 of three has rows 0 to 7 of 10 places; its canaries are units 10, 12 and 16."""
+    run = {"nodes-own-data": True, "audit": True, "unit": "example", "clients": 3, "examples-per-client": 10}
+    settings = {"model": "logistic", "sampler": "everyone", "sampling-rate": 1.0, "planted-canaries": 9}
+    config, path = Config.parse({**run, **settings}), tmp_path / "1.npz"
+    source = make_source(config)
+    write_client_file(path, source, np.arange(8) + source.first)
+    write_audit_file(tmp_path / "audit.txt", np.array([2]))
+    node = {"partition-id": 1, "data-file": str(path)}
+    named = {"audit-file": str(tmp_path / "audit.txt")}
+    for more, gone in (({}, ()), (named, (12,))):
+        view = make_worker(config.table(), {**node, **more}).view
+        assert isinstance(view, PlantedUnits)
+        seen, there = view.batch(np.arange(30)), [unit for unit in range(10, 18) if unit not in gone]
+        assert seen.owner.tolist() == there
+        own = source.batch(np.array(there) - 10 + source.first)
+        changed = [unit for at, unit in enumerate(there) if not torch.equal(seen.x[at], own.x[at])]
+        assert changed == [unit for unit in (10, 11, 12, 13, 16, 17) if unit not in gone]
 
 
 def test_features_are_planted_in_place_of_features() -> None:
