@@ -287,6 +287,7 @@ def own_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
         ("genres", {"model": "logistic"}, "accuracy", 0.7, 1.0),  # a half would be chance
     ],
 )
+@pytest.mark.slow
 def test_every_kind_of_data_on_the_page_can_be_learnt_from(
     own_page: str, data: str, settings: dict[str, object], score: str, least: float, most: float
 ) -> None:

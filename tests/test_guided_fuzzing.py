@@ -52,6 +52,7 @@ def there(tmp_path: Path) -> list[str]:
     return [f"--tests={tmp_path / 'tests'}", f"--kept={tmp_path / 'kept'}", "--seconds=60"]
 
 
+@pytest.mark.slow
 def test_every_property_is_a_target() -> None:
     listed = fuzz("--list").stdout
     properties = set()
@@ -91,6 +92,7 @@ def test_what_names_no_target_and_no_input_is_refused(
 
 
 @pytest.mark.parametrize(("content", "status"), [(b"x1", 1), (b"a1", 0)])
+@pytest.mark.slow
 def test_an_input_is_repeated_without_atheris(
     there: list[str], tmp_path: Path, content: bytes, status: int
 ) -> None:
@@ -105,6 +107,7 @@ def test_an_input_is_repeated_without_atheris(
 
 @needs_atheris
 @pytest.mark.parametrize("kind", ["bytes", "choices"])
+@pytest.mark.slow
 def test_an_input_that_fails_is_kept_and_repeated(there: list[str], kind: str) -> None:
     done = fuzz(*there, kind)
     told = re.search(r"fails: LookupError: it begins with x. Repeat it with `make fuzz '(.*)'`", done.stdout)
@@ -116,6 +119,7 @@ def test_an_input_that_fails_is_kept_and_repeated(there: list[str], kind: str) -
 
 
 @needs_atheris
+@pytest.mark.slow
 def test_a_target_is_tried(tmp_path: Path) -> None:
     done = fuzz("--seconds=2", f"--kept={tmp_path}", "(IDX)")
     assert list(tmp_path.glob("*/corpus/*"))

@@ -208,6 +208,7 @@ def test_tests_that_fail_without_a_fault_catch_none(
     assert outcome.output == "its tests fail without it:\nno plugin"
 
 
+@pytest.mark.slow
 def test_a_fork_has_the_status_of_its_tests(tree: Path, tmp_path: Path) -> None:
     """Also where warnings are errors, and where pytest itself breaks."""
     copy = Copy(tree, tmp_path / "copy")

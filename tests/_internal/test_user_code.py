@@ -253,6 +253,7 @@ def require_refused(key: str, reference: str, message: str, **others: str) -> No
 
 
 @pytest.mark.parametrize("name", ["Net", "fitted", "Gain", "double"])
+@pytest.mark.slow
 def test_a_run_learns_with_a_users_model_and_data(mine: Path, name: str) -> None:
     model = f"users_mine:{name}"
     config = Config.parse({**SETTINGS, "model": model})
@@ -414,6 +415,7 @@ def run_by_command(*settings: str) -> Result:
 
 
 @pytest.mark.parametrize("engine", [["in-process"], ["ray", "actors=2"]])
+@pytest.mark.slow
 def test_an_error_in_a_users_model_is_shown_with_its_traceback(
     mine: Path, engine: list[str], ray_instance: None
 ) -> None:

@@ -112,6 +112,7 @@ def test_a_correct_run_of_every_optimizer_passes_the_audit(kind: str) -> None:
 @pytest.mark.parametrize(
     "kind", [pytest.param(kind, marks=pytest.mark.slow if i else ()) for i, kind in enumerate(TIGHT)]
 )
+@pytest.mark.slow
 def test_the_measured_epsilon_equals_the_claim_if_accounting_is_tight(kind: str) -> None:
     found = expect_sound(SOUND[kind])
     for true, most in found.true_rates.values():
@@ -164,6 +165,7 @@ DEFAULT = ("less noise on the sum", "a clip that does not hold", "releases that 
 @pytest.mark.parametrize(
     "fault", [pytest.param(fault, marks=() if fault in DEFAULT else pytest.mark.slow) for fault in FAULTS]
 )
+@pytest.mark.slow
 def test_a_fault_is_found_by_guesses(fault: str) -> None:
     settings, owner, name, wrong = FAULTS[fault]
     assert settings in (*SOUND.values(), *SLOW.values())
@@ -232,6 +234,7 @@ DEFAULT_ODD = ("one release without noise", "the same cohort every time")
 @pytest.mark.parametrize(
     "fault", [pytest.param(fault, marks=() if fault in DEFAULT_ODD else pytest.mark.slow) for fault in ODD]
 )
+@pytest.mark.slow
 def test_a_fault_is_found_in_the_residuals(fault: str) -> None:
     settings, owner, name, wrong, said = ODD[fault]
     with patched(owner, name, wrong):
@@ -249,6 +252,7 @@ def test_one_run_of_dp_sgd_proves_most_of_its_claim() -> None:
     assert not found.violated
 
 
+@pytest.mark.slow
 def test_one_round_is_audited_too() -> None:
     with patched(Central, "server_stds", lambda right, *a: tuple(0.3 * std for std in right(*a))):
         found = found_in({**LOUD, "rounds": 1})

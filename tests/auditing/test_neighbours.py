@@ -151,6 +151,7 @@ DEFAULT = (
 @pytest.mark.parametrize(
     "fault", [pytest.param(fault, marks=() if fault in DEFAULT else pytest.mark.slow) for fault in FAULTS]
 )
+@pytest.mark.slow
 def test_a_fault_is_found_with_few_canaries(fault: str) -> None:
     settings, owner, name, wrong, said = FAULTS[fault]
     with patched(worker.Worker, "gather", remembering), patched(owner, name, wrong):
@@ -173,6 +174,7 @@ SILOS: dict[str, Any] = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_silos_that_train_apart_pass_the_audit() -> None:
     found = audit(small(**SILOS))
     assert (found.canaries, found.releases, found.violated) == (1200, 4, False), found

@@ -60,6 +60,7 @@ def test_a_sound_run_passes(kind: str) -> None:
     assert found.proved <= found.claimed
 
 
+@pytest.mark.slow
 def test_the_users_own_model_and_data_are_audited() -> None:
     """A fault that a model of another size does not have, as the canaries' tables, is found in his own."""
     generator = torch.Generator().manual_seed(0)
@@ -104,6 +105,7 @@ FAULTS: dict[str, tuple[dict[str, Any], Any, str, Callable[..., Any], str]] = {
 
 
 @pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.slow
 def test_a_fault_is_found(fault: str) -> None:
     settings, owner, name, wrong, said = FAULTS[fault]
     with patched(owner, name, wrong):
@@ -171,6 +173,7 @@ ELSEWHERE: dict[str, tuple[Any, str]] = {
 
 
 @pytest.mark.parametrize("kind", ELSEWHERE)
+@pytest.mark.slow
 def test_silos_of_other_processes_are_held_against_those_of_this_one(kind: str) -> None:
     wrong, said = ELSEWHERE[kind]
     made = list[_Elsewhere]()

@@ -86,6 +86,7 @@ def test_guesses_about_planted_canaries_find_noise_that_those_about_own_units_do
     assert own.p_value > 0.1
 
 
+@pytest.mark.slow
 def test_bounds_are_nearer_to_the_claim_than_those_of_own_units() -> None:
     settings = {**ATTACKED, "epsilon": 4.0, "delta": 1e-5, "rounds": 5}
     planted, own = audited(settings, confidence=0.95), audited(left_out(settings), confidence=0.95)
@@ -103,6 +104,7 @@ def test_less_local_noise_is_found() -> None:
     assert "too small" in found.oddest
 
 
+@pytest.mark.slow
 def test_a_clip_that_does_not_hold_is_found_where_own_units_are_shorter_than_the_clip() -> None:
     """A unit of the run's own never reaches this clip norm, so that only a canary finds the fault."""
     settings = {**RUN, "clip_norm": 1e3}
@@ -127,6 +129,7 @@ def test_the_users_own_model_and_data_have_canaries() -> None:
     assert found.planted
 
 
+@pytest.mark.slow
 def test_many_small_runs_have_one_coin_each() -> None:
     small = {**EVERYONE, "clients": 20, "rounds": 2, "epsilon": 2.0, "planted_canaries": 4}
     found = audited(small, runs=30)

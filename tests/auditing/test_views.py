@@ -66,6 +66,7 @@ def expect_sound(view: str, settings: dict[str, Any]) -> Finding:
 @pytest.mark.parametrize(
     "kind", [pytest.param(kind, marks=() if kind in DEFAULT else pytest.mark.slow) for kind in SOUND]
 )
+@pytest.mark.slow
 def test_a_sound_run_passes_the_audit_of_each_adversary(kind: str) -> None:
     expect_sound(*SOUND[kind])
 
@@ -165,6 +166,7 @@ FOUND = ("a last model of exact sums", "a message without noise", "shares too sm
 @pytest.mark.parametrize(
     "fault", [pytest.param(fault, marks=() if fault in FOUND else pytest.mark.slow) for fault in FAULTS]
 )
+@pytest.mark.slow
 def test_a_fault_is_found_by_its_adversary(fault: str) -> None:
     view, settings, owner, name, wrong, said = FAULTS[fault]
     if isinstance(getattr(owner, name), property):

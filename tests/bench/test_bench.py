@@ -150,6 +150,7 @@ SEVERAL: dict[str, object] = {
         ),
     ],
 )
+@pytest.mark.slow
 def test_the_sum_that_is_compared_is_the_runs_own(
     settings: dict[str, object],
     work: Work,

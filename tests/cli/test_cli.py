@@ -563,6 +563,7 @@ def test_a_run_that_replaces_another_says_that_they_add_up(tmp_path: Path) -> No
     assert any("(1 release). Runs on the same data add up" in note for note in result.notes)
 
 
+@pytest.mark.slow
 def test_compare_gives_each_note_about_the_runs_with_noise_once(tmp_path: Path) -> None:
     chosen = [*settings(clients=50, epsilon=1, rounds=2), "--placements", "none,central,local"]
     result = call("compare", *chosen, "--out", tmp_path / "out")

@@ -83,6 +83,7 @@ def test_the_command_prints_a_line_a_cell_a_table_and_the_number_of_settings(fil
     assert refused.stderr.startswith(f"fedpriv: {out} holds another sweep, in which [grid] seed is [1] there")
 
 
+@pytest.mark.slow
 def test_a_failing_cell_makes_the_exit_code_1(file: Path) -> None:
     out = file.parent / "out"
     plans.claim(out, read(file))

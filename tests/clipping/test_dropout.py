@@ -125,6 +125,7 @@ OWNERS = pytest.mark.parametrize(
 @WORKS
 @OWNERS
 @pytest.mark.parametrize("shard", [None, 3])
+@pytest.mark.slow
 def test_sums_equal_the_loop_with_the_same_seeds(model, work, owner, shard):
     task, (x, y) = Task(model()), examples()
     query, units = a_query(task, 1.0), None if owner is None else 10
@@ -137,6 +138,7 @@ def test_sums_equal_the_loop_with_the_same_seeds(model, work, owner, shard):
 
 
 @pytest.mark.parametrize("model", [net, *BUILT_IN])
+@pytest.mark.slow
 def test_models_with_dropout_have_book_keeping(model):
     task, (x, y), seeds = Task(model()), examples(), example_seeds(5, torch.arange(40))
     query = a_query(task, 1.0)
@@ -261,6 +263,7 @@ def test_each_query_has_its_own_masks():
 @MODELS
 @WORKS
 @OWNERS
+@pytest.mark.slow
 def test_an_example_has_one_mask_at_both_points(model, work, owner):
     task, (x, y) = Task(model()), examples()
     units = None if owner is None else 10

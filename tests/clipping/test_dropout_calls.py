@@ -68,6 +68,7 @@ def query_of(task: Task, clip: float = 0.5) -> Query:
 
 @KINDS
 @CODES
+@pytest.mark.slow
 def test_sums_equal_the_loop_with_the_same_masks_and_nothing_is_formed(kind: str, code: str) -> None:
     task, (x, y) = task_of(kind, code=code), examples()
     query, seeds = query_of(task), example_seeds(5, torch.arange(len(x)))
@@ -82,6 +83,7 @@ def test_sums_equal_the_loop_with_the_same_masks_and_nothing_is_formed(kind: str
 
 
 @KINDS
+@pytest.mark.slow
 def test_fused_and_plain_attention_have_the_same_masks(kind: str) -> None:
     (x, y), tasks = examples(), (task_of(kind), task_of(kind, code="eager"))
     seeds = example_seeds(5, torch.arange(len(x)))
@@ -91,6 +93,7 @@ def test_fused_and_plain_attention_have_the_same_masks(kind: str) -> None:
 
 
 @KINDS
+@pytest.mark.slow
 def test_an_examples_masks_do_not_depend_on_the_others(kind: str) -> None:
     task, (x, y) = task_of(kind), examples()
     query, seeds = query_of(task), example_seeds(5, torch.arange(len(x)))
@@ -189,6 +192,7 @@ def settings(model: str) -> Config:
     return Config.parse(values)
 
 
+@pytest.mark.slow
 def test_a_run_accepts_what_is_drawn_for_each_example() -> None:
     assert run.simulate(settings("dropping")).metrics[-1]["round"] == 2
 

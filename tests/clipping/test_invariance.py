@@ -160,6 +160,7 @@ def of_a_model(name: str) -> Any:
 
 
 @pytest.mark.parametrize("name", [of_a_model(name) for name in BUILT_IN])
+@pytest.mark.slow
 def test_rounding_of_built_in_models_depends_on_no_other_unit(name: str) -> None:
     shape, classes, *tokens = BUILT_IN[name]
     inputs = Inputs(shape, classes, *tokens)

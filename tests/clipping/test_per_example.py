@@ -72,6 +72,7 @@ def test_random_networks_are_summed_exactly(network, n, dtype):
 @pads
 @settings(max_examples=25)
 @given(networks(), st.integers(2, 7))
+@pytest.mark.slow
 def test_random_networks_are_summed_exactly_at_two_points_and_divided(network, n):
     module, shape = network
     task = Task(module)
@@ -166,6 +167,7 @@ def partly_frozen():
     ],
     ids=lambda module: type(module).__name__,
 )
+@pytest.mark.slow
 def test_weights_with_several_uses_and_partly_frozen_layers_are_summed_exactly(module):
     x, y = noise(6, 4), torch.arange(6) % 4
     for asked in (one_point_query, two_point_query):
@@ -243,6 +245,7 @@ def test_frozen_layers_do_not_prevent_book_keeping():
 
 @pytest.mark.parametrize("broken", [math.nan, math.inf, 1e30, 1e19])
 @pytest.mark.parametrize("name", ["mlp", "cnn"])
+@pytest.mark.slow
 def test_an_example_that_is_not_finite_spoils_no_other(broken, name):
     task = Task(name)
     x, y = noise(6, 1, 28, 28).float(), torch.arange(6)
@@ -380,6 +383,7 @@ def test_errors_do_not_reveal_the_number_of_examples():
 
 
 @pytest.mark.parametrize("name", ["logistic", "mlp", "cnn"])
+@pytest.mark.slow
 def test_a_cohort_of_examples_that_are_not_finite_adds_zero(name):
     task = Task(name)
     x, y = torch.full((3, 1, 28, 28), math.nan), torch.zeros(3).long()
@@ -428,6 +432,7 @@ def test_an_output_gradient_too_small_to_be_scaled_is_not_rounded_up(share):
     ],
     ids=str,
 )
+@pytest.mark.slow
 def test_sums_of_kernels_do_not_depend_on_the_rows_copied_per_patch(layer, dtype, wide, monkeypatch):
     """From one row to whole patches; the last product may have fewer rows."""
     monkeypatch.setattr(convolutional, "_WIDE", wide)

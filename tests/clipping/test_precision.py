@@ -18,6 +18,7 @@ CPU = torch.device("cpu")
 
 @pytest.mark.parametrize("name", ["mlp", "cnn"])
 @pytest.mark.parametrize("asked", [one_point_query, two_point_query])
+@pytest.mark.slow
 def test_bf16_is_near_and_differs(name, asked, monkeypatch):
     task, exact = Task(name), Task(name)
     x, y = noise(8, 1, 28, 28).abs().float(), torch.arange(8)

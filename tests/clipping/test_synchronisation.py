@@ -99,6 +99,7 @@ def hold(query):
 
 @pytest.mark.parametrize("asked", [one_point_query, two_point_query, divided])
 @pytest.mark.parametrize("name", MODELS)
+@pytest.mark.slow
 def test_a_chunk_synchronises_once_and_its_sum_equals_the_loop(name, asked, monkeypatch):
     model, x = MODELS[name]()
     task, y = Task(model), torch.arange(UNITS) % 3

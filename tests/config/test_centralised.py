@@ -62,6 +62,7 @@ FIXED: dict[str, object] = {"sampler": "fixed-size"}
         ),
     ],
 )
+@pytest.mark.slow
 def test_it_takes_the_steps_of_a_federation_of_silos(
     optimizer: str, changes: dict[str, object], sampling: dict[str, object]
 ) -> None:
@@ -240,6 +241,7 @@ KINDS = [
 
 
 @pytest.mark.parametrize(("target", "model", "key", "words"), KINDS)
+@pytest.mark.slow
 def test_every_kind_of_data_is_learned_and_reported(
     target: str, model: str, key: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -526,6 +526,7 @@ def test_ids_of_bytes_come_back() -> None:
 
 @pytest.mark.data
 @pytest.mark.skipif(not (DATA / "cifar-10-jpeg").is_dir(), reason="needs cifar-10-jpeg under FEDPRIV_DATA")
+@pytest.mark.slow
 def test_cifar_10_of_the_hub_is_what_datasets_reads() -> None:
     file = DATA / "cifar-10-jpeg/plain_text/test-00000-of-00001.parquet"
     peer = datasets.Dataset(pq.read_table(file, use_threads=False))

@@ -36,12 +36,8 @@ def deployed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
 def audit(deployed: Deployment, name: str, *options: str) -> tuple[int, str]:
     """(exit code, output) of an audit of an example's run."""
     file = str(deployed.server.folder / f"{name}.toml")
-    sure = (
-        "--confidence",
-        "0.9999",
-    )  # at 99 %, one in a hundred sound audits fails
-    given = ("--canaries", "60", *sure, *SETTINGS, *options)
-    command = ["audit", file, "--deployment", str(deployed.folder), *given]
+    sure = ("--confidence", "0.9999")  # at 99 %, one in a hundred sound audits fails
+    command = ["audit", file, "--deployment", str(deployed.folder), *sure, *SETTINGS, *options]
     done = deployed.command(*command)
     return done.returncode, done.stdout
 
@@ -60,21 +56,24 @@ def test_a_deployment_is_audited_where_every_owner_allows_it(deployed: Deploymen
     deployed.end("node-2")
     deployed.start_nodes([2])
     inside = ("--set=level=client", "--set=silo-steps=2")
-    for name, sees, changes in (
-        ("local", "the server, which sees each message", ()),
-        ("secure", "who sees the released", ()),
-        ("central", "who sees the released", inside),
+    own = ("without units that coins left out", "60 of the run's own examples with a coin each")
+    crafted = ("on canaries", "60 canaries planted among the run's own examples")
+    for name, sees, (trained, coins), changes in (
+        ("local", "the server, which sees each message", own, ("--canaries=60",)),
+        ("local", "the server, which sees each message", crafted, ("--set=planted-canaries=60",)),
+        ("secure", "who sees the released", own, ("--canaries=60",)),
+        ("central", "who sees the released", own, ("--canaries=60", *inside)),
     ):
         code, output = audit(deployed, name, *changes)
         assert code == 0, output + deployed.log("node-2")[-2000:]
-        assert "audit run, not for use: its model was trained without units that coins left out" in output
+        assert f"audit run, not for use: its model was trained {trained}" in output
         assert f"the adversary: {sees}" in output
-        assert "60 of the run's own examples with a coin each" in output
+        assert coins in output
         assert "consistent with its ledger" in output
     finding = json.loads((deployed.server.folder / "audit/finding.json").read_text())
     assert finding["note"] == "audit run, not for use"
     ledgers = [read(deployed.folder / f"node-{place}/ledger/ledger.jsonl") for place in range(NODES)]
-    assert [len(ledger.events) for ledger in ledgers] == [8] * NODES  # three audits, charged as runs
+    assert [len(ledger.events) for ledger in ledgers] == [10] * NODES  # four audits, charged as runs
     assert not list(deployed.folder.glob("node-*/*.steps"))
     file = str(deployed.server.folder / "central.toml")
     plain = deployed.command("deploy", "run", str(deployed.folder), file, *SETTINGS)

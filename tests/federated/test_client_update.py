@@ -282,6 +282,7 @@ def test_examples_that_cancel_leave_no_more_than_the_clip_norm(last_bit):
 
 @pytest.mark.parametrize("name", ["lstm", "mlp-text"])
 @pytest.mark.parametrize("count", [0, 1, 200])
+@pytest.mark.slow
 def test_sequences_are_summed_without_their_padding(name, count, monkeypatch):
     task = Task(models.build(name, (20,), 3, (9,)))
     generator = torch.Generator().manual_seed(0)
@@ -320,6 +321,7 @@ def test_ids_are_never_taken_for_padding():
 
 @pytest.mark.parametrize("name", ["logistic", "mlp", "cnn", "cnn, client by client"])
 @pytest.mark.parametrize("batch", [None, 4])
+@pytest.mark.slow
 def test_a_clients_vector_does_not_depend_on_its_batch_bit_for_bit(name, batch, monkeypatch):
     """Many local steps amplify a difference in the last bit."""
     name, _, small = name.partition(", ")

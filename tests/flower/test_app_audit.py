@@ -142,10 +142,12 @@ def neighbours_differ_by(tmp_path: Path) -> float:
     return float((vector(one) - vector(other)).norm()) / (0.5 / CLIENTS)
 
 
+@pytest.mark.slow
 def test_a_client_moves_all_arrays_together_by_its_clip_norm(tmp_path: Path) -> None:
     assert 0 < neighbours_differ_by(tmp_path) <= 1 + 1e-3
 
 
+@pytest.mark.slow
 def test_buffers_that_are_summed_are_found(tmp_path: Path) -> None:
     def summing(right: Any, arrays: AppArrays, point: torch.Tensor, returned: ArrayRecord) -> torch.Tensor:
         buffer = arrays._values["bn.running_mean"]

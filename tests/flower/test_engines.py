@@ -85,6 +85,7 @@ def test_every_engine_gives_the_same_parameters(ray_instance: None, engine: str,
         assert torch.equal(params, in_process(config))
 
 
+@pytest.mark.slow
 def test_many_rounds_agree_bit_for_bit_on_any_number_of_nodes() -> None:
     """Chunks are the same and their sums are added without rounding, so the order does not matter."""
     # Constant noise, because it is calibrated quickly.

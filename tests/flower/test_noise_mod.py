@@ -60,6 +60,7 @@ def cases() -> list[Any]:
 
 
 @pytest.mark.parametrize(("placement", "optimizer"), cases())
+@pytest.mark.slow
 def test_an_app_with_the_mod_trains_as_fedprivs_own(placement: str, optimizer: str, tmp_path: Path) -> None:
     changes = {"optimizer": optimizer, **NEEDS.get(optimizer, {})}
     result = run(tmp_path / "app", placement, **changes)
@@ -71,6 +72,7 @@ def test_an_app_with_the_mod_trains_as_fedprivs_own(placement: str, optimizer: s
 
 
 @pytest.mark.parametrize("changes", [{"adaptive_quantile": 0.5}, {"clipping": "per-layer"}])
+@pytest.mark.slow
 def test_adaptive_clipping_and_layers_are_those_of_a_simulation(
     changes: dict[str, Any], tmp_path: Path
 ) -> None:

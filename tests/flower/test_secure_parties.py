@@ -145,6 +145,7 @@ def test_what_the_server_receives_is_masked() -> None:
 
 @pytest.mark.parametrize("exchange", list(Exchange))
 @pytest.mark.parametrize("gone", [2, 3])
+@pytest.mark.slow
 def test_nodes_may_leave_at_each_exchange(exchange: Exchange, gone: int) -> None:
     """5 of 7 are the threshold: with two silos gone there is the sum of the survivors, with three none."""
     config = silos(seed=5)

@@ -41,6 +41,7 @@ def test_scales_start_at_one_and_outputs_of_an_example_stay_its_own(name):
     torch.testing.assert_close(task.outputs(point, x)[1], outputs[1], rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_clipped_sums_are_those_of_the_plain_loop():
     task = Task(models.build("resnet-20", (1, 8, 8), 4))
     point = task.initial(np.random.default_rng(0))

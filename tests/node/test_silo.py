@@ -154,6 +154,7 @@ def straight(plan: Plan, side: Worker, params: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.slow
 def test_k_steps_of_every_optimizer_are_the_straight_loop(name: str) -> None:
     # GDP-CLT calibrates fast, and fast noise is the one that the plain loop draws.
     plan = plan_of(**OPTIMIZERS[name], accounting="gdp-clt", noise_draws="fast")

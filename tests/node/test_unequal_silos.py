@@ -65,6 +65,7 @@ def by_google(z: float, rate: float, count: int, delta: float) -> float:
 
 
 @pytest.mark.parametrize(("seed", "budget", "q", "steps"), [(0, 4.0, 0.1, 2), (3, 0.5, 0.02, 1)])
+@pytest.mark.slow
 def test_the_budget_is_the_epsilon_of_the_smallest_silo(
     seed: int, budget: float, q: float, steps: int
 ) -> None:
@@ -82,6 +83,7 @@ def test_the_budget_is_the_epsilon_of_the_smallest_silo(
             assert guarantee.epsilon == pytest.approx(own[int(name)], rel=2e-3)
 
 
+@pytest.mark.slow
 def test_many_silos_have_a_bound_of_their_own_by_few_compositions() -> None:
     plan = plan_of(clients=30)
     silos = {str(silo): plan.schedule_of(silo).events for silo in range(30)}

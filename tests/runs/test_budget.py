@@ -102,6 +102,7 @@ def test_a_run_of_lost_replies_under_local_noise_ends_at_the_budget(tmp_path: Pa
     ],
     ids=str,
 )
+@pytest.mark.slow
 def test_progress_is_no_less_than_what_is_spent_and_cheap(
     tmp_path: Path, changes: dict[str, object], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -91,6 +91,7 @@ def go_on(folder: Path, config: Config, silos: Silos | None = None) -> Result:
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.slow
 def test_an_interrupted_run_of_silos_goes_on_as_if_it_had_not_been(tmp_path: Path, kind: str) -> None:
     """Bit for bit: the silos' states are kept with the server's."""
     config = small(**{**SETTINGS, **KINDS[kind]})

@@ -67,6 +67,7 @@ def audited(
 
 
 @pytest.mark.parametrize("kind", RUNS)
+@pytest.mark.slow
 def test_a_sound_run_passes(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
     settings, sees = RUNS[kind]
     shown = audited(settings, capsys)
@@ -82,6 +83,7 @@ def _planted(kind: str) -> dict[str, Any]:
 @pytest.mark.parametrize(
     "kind", [pytest.param(k, marks=() if k in DEFAULT_PLANTED else pytest.mark.slow) for k in PLANTED]
 )
+@pytest.mark.slow
 def test_canaries_in_ones_own_data_and_model_pass_in_a_sound_run(
     kind: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -114,6 +116,7 @@ def _changes_twice(right: Any, engine: Any, request: Any) -> Any:
     ("kind", "name", "wrong"),
     [("central", "gather", _sums_twice), ("client-level", "train", _changes_twice)],
 )
+@pytest.mark.slow
 def test_what_comes_back_twice_is_found(
     kind: str, name: str, wrong: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:

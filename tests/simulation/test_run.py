@@ -59,6 +59,7 @@ EVERYONE = {"sampler": "everyone", "sampling_rate": 1.0}
 
 @pytest.mark.parametrize("placement", ["none", "central"])
 @pytest.mark.parametrize("sampling", [{}, {"sampler": "fixed-size"}, EVERYONE])
+@pytest.mark.slow
 def test_one_example_a_client_is_example_level(placement: str, sampling: dict[str, object]) -> None:
     """300 clients of one example, or 3 silos of 100: the same units, cohorts, noise and parameters."""
     alike = {"placement": placement, "seed": 4, **sampling}
@@ -123,6 +124,7 @@ ALIKE = ("dp-rmsprop", "dp-adagrad", "dp-yogi", "dynamic-dp-adam", "adp-sgd", "a
     ("optimizer", "changes"),
     [pytest.param(*row, marks=pytest.mark.slow if row[0] in ALIKE else ()) for row in LEARNING.items()],
 )
+@pytest.mark.slow
 def test_every_optimizer_learns_privately(optimizer: str, changes: dict[str, object]) -> None:
     result = simulate(small(clients=5000, rounds=20, seed=1, optimizer=optimizer, **changes))
     assert result.metrics[-1]["accuracy"] > 0.7

@@ -147,6 +147,7 @@ class EndAfter(Watch):
             raise KeyboardInterrupt
 
 
+@pytest.mark.slow
 def test_an_interrupted_sweep_goes_on_to_the_same_table(tmp_path: Path, whole: str) -> None:
     found, folder = plans.prepare(LONG), tmp_path / "long"
     board, interrupted = driver.run(found, folder, 1, EndAfter(1))
@@ -206,6 +207,7 @@ def test_a_tuned_sweep_killed_in_its_search_and_after_it_goes_on_to_the_same_tab
     require_the_same(tuned, tmp_path / "killed", [0.1, 0.0], whole)
 
 
+@pytest.mark.slow
 def test_cells_end_with_their_sweep(tmp_path: Path) -> None:
     folder = tmp_path / "long"
     begun_and_killed(running(LONG, folder), folder, 0.0)
@@ -245,6 +247,7 @@ def brittle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     sys.modules.pop("brittle", None)
 
 
+@pytest.mark.slow
 def test_a_cell_that_fails_does_not_stop_the_others(brittle: Path) -> None:
     grid = {"loss": ["brittle:loss", ""], "seed": [1]}
     found, watch = plans.prepare({"settings": {**FEW, "rounds": 2}, "grid": grid}), EndAfter(10**9)

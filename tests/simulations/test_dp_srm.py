@@ -31,6 +31,7 @@ def loss(**keys: Any) -> float:
     return float(simulate(resolve(settings)).metrics[-1]["loss"])
 
 
+@pytest.mark.slow
 def test_four_passes_are_better_than_twenty_of_gradient_descent() -> None:
     everyone = {"optimizer": "dp-gd", "sampler": "everyone", "sampling-rate": 1.0, "rounds": 20}
     descent = min(loss(**everyone, **{"learning-rate": rate}) for rate in (0.5, 1.0, 2.0, 4.0))

@@ -12,6 +12,7 @@ from fedpriv.config.schema import Config
 
 
 @pytest.mark.parametrize("column", ["paper", "steps", "distributed"])
+@pytest.mark.slow
 def test_table_4_is_run_in_the_papers_setting(column: str) -> None:
     """Du et al. 2021, section 4.1 and A.9: p, delta = 1/(10 N), one image a client, GDP-CLT."""
     cells = list(script("dynamic_dp_sgd/run.py").cells(column))

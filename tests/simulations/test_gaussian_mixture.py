@@ -199,6 +199,7 @@ def test_the_draws_are_new_in_each_release_and_take_no_noise(mixture: ModuleType
     torch.testing.assert_close(after["location"], model.location.detach() - 0.1)
 
 
+@pytest.mark.slow
 def test_runs_in_lock_step_are_those_of_fedpriv_and_epsilon_is_that_of_their_releases(
     mixture: ModuleType,
 ) -> None:

@@ -100,6 +100,7 @@ def test_the_output_equals_torchs(setting):
 
 @SET
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.slow
 def test_all_ways_agree(setting, dtype, monkeypatch):
     task, (x, y) = Task(Attending(**SETTINGS[setting])), examples(dtype)
     query = one_point_query(task, x, y, dtype)
@@ -110,6 +111,7 @@ def test_all_ways_agree(setting, dtype, monkeypatch):
 
 
 @SET
+@pytest.mark.slow
 def test_all_ways_agree_at_two_points_and_divided(setting, monkeypatch):
     task, (x, y) = Task(Attending(**SETTINGS[setting])), examples()
     query = two_point_query(task, x, y)
@@ -146,6 +148,7 @@ class Transformer(nn.Module):
 
 @pytest.mark.filterwarnings("ignore:enable_nested_tensor is True")
 @pytest.mark.parametrize("how", [{}, {"norm_first": True}, {"activation": "relu"}, {"padded": True}], ids=str)
+@pytest.mark.slow
 def test_torchs_encoder_has_book_keeping_except_for_its_positions(how, monkeypatch):
     task = Task(Transformer(**how))
     x, y = torch.randint(20, (6, 5), generator=torch.Generator().manual_seed(0)), torch.arange(6) % 3

@@ -124,6 +124,7 @@ def no_rows(monkeypatch, task):
 
 @MODELS
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.slow
 def test_all_ways_agree(model, dtype, monkeypatch):
     task, x, y = made(model, dtype)
     query = one_point_query(task, x, y, dtype)
@@ -132,6 +133,7 @@ def test_all_ways_agree(model, dtype, monkeypatch):
 
 
 @MODELS
+@pytest.mark.slow
 def test_all_ways_agree_at_two_points_and_divided(model, monkeypatch):
     task, x, y = made(model)
     query = two_point_query(task, x, y)
@@ -140,6 +142,7 @@ def test_all_ways_agree_at_two_points_and_divided(model, monkeypatch):
 
 
 @MODELS
+@pytest.mark.slow
 def test_all_ways_agree_layer_by_layer(model, monkeypatch):
     task, x, y = made(model)
     query = two_point_query(task, x, y)
@@ -152,6 +155,7 @@ def test_all_ways_agree_layer_by_layer(model, monkeypatch):
 
 
 @MODELS
+@pytest.mark.slow
 def test_clients_of_different_sizes_equal_the_plain_loop(model):
     task, x, y = made(model, n=11)
     owner = torch.repeat_interleave(torch.arange(4), torch.tensor([3, 1, 5, 2]))
@@ -353,6 +357,7 @@ def test_mixing_at_other_parameters_moves_no_sum(mixes, up):
 
 @pytest.mark.parametrize("broken", [math.nan, math.inf, 1e30, 1e19])
 @MODELS
+@pytest.mark.slow
 def test_an_example_that_is_not_finite_spoils_no_other(model, broken):
     task, x, y = made(model, torch.float32)
     query = one_point_query(task, x[:2], y[:2], torch.float32)

@@ -75,6 +75,7 @@ def embeddings(draw):
 
 @settings(max_examples=15)
 @given(embeddings(), st.sampled_from([torch.float32, torch.float64]))
+@pytest.mark.slow
 def test_random_embeddings_are_summed_exactly(embedding, dtype):
     model, x = embedding
     task, y = Task(model), torch.arange(len(x)) % 3
@@ -84,6 +85,7 @@ def test_random_embeddings_are_summed_exactly(embedding, dtype):
 
 @pytest.mark.parametrize("model", [Text, Twice, Tied])
 @pytest.mark.parametrize("count", [5, 50])
+@pytest.mark.slow
 def test_two_points_divisors_and_clients_are_summed_exactly(model, count):
     task = Task(model(nn.Embedding(count, 3)))
     x, y = tokens(6, 8, below=count), torch.arange(6) % 3
@@ -91,6 +93,7 @@ def test_two_points_divisors_and_clients_are_summed_exactly(model, count):
 
 
 @pytest.mark.parametrize("name", ["lstm", "mlp-text"])
+@pytest.mark.slow
 def test_the_papers_models_of_text_are_summed_exactly(name):
     task = Task(models.build(name, (7,), 3, (9,)))
     x, y = tokens(6, 7, below=9), torch.arange(6) % 3

@@ -117,6 +117,7 @@ def formed(network: nn.Module, x: Tensor, y: Tensor) -> int | None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.slow
 def test_the_clipped_sum_is_that_of_the_plain_loop(kind: str) -> None:
     network, (x, y) = built(kind), batch()
     wanted, clip = by_loop(network, x, y)
@@ -139,6 +140,7 @@ class Seen(nn.Module):
         return logits
 
 
+@pytest.mark.slow
 def test_the_clipped_sum_of_a_vit_is_that_of_the_plain_loop() -> None:
     """Its class token and position embeddings, which belong to no layer, are formed."""
     sizes = {
@@ -172,6 +174,7 @@ def test_models_with_parts_that_cannot_be_looked_into_are_exact_too(kind: str) -
 
 
 @pytest.mark.parametrize("kind", ["bert", "gpt-2", "llama"])
+@pytest.mark.slow
 def test_an_example_adds_the_same_bits_whoever_is_beside_it(kind: str) -> None:
     """Also where all others are whole, or all are padded: transformers leaves out masks that mask nothing."""
     network, (x, y) = built(kind), batch(40)
@@ -240,6 +243,7 @@ def test_masks_are_left_out_again_outside_of_passes() -> None:
 
 
 @pytest.mark.parametrize(("kind", "target"), [("bert", ["query", "value"]), ("gpt-2", ["c_attn"])])
+@pytest.mark.slow
 def test_lora_of_peft_trains_its_adapters_alone(kind: str, target: list[str]) -> None:
     def adapted() -> Any:
         return get_peft_model(

@@ -99,6 +99,7 @@ def images():
     [lambda: recurrent(nn.LSTM), lambda: recurrent(nn.GRU), tokens, images],
     ids=["lstm", "gru", "tokens", "images"],
 )
+@pytest.mark.slow
 def test_user_subclasses_are_summed_exactly(make, monkeypatch):
     task, x, y = Task(make()), noise(6, 8, seed=1), torch.arange(6) % 3
     for asked in (one_point_query, two_point_query):

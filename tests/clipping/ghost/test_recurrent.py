@@ -101,6 +101,7 @@ def test_the_output_equals_torchs(layer, length, n, start):
     st.booleans(),
     st.sampled_from([torch.float32, torch.float64]),
 )
+@pytest.mark.slow
 def test_random_layers_are_summed_exactly(layer, length, n, start, dtype):
     task = Task(Reader(layer, start))
     x, y = noise(n, length, layer.input_size, seed=1).to(dtype), torch.arange(n) % 3
@@ -110,6 +111,7 @@ def test_random_layers_are_summed_exactly(layer, length, n, start, dtype):
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("length", [2, 40])  # more steps than entries, and fewer
+@pytest.mark.slow
 def test_two_points_divisors_and_clients_are_summed_exactly(kind, length):
     task = Task(Reader(kind(2, 4, batch_first=True)))
     x, y = noise(6, length, 2), torch.arange(6) % 3
@@ -136,6 +138,7 @@ def test_a_sequence_that_is_not_finite_spoils_no_other(kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.slow
 def test_a_layer_called_twice_is_summed_exactly(kind):
     class Twice(Reader):
         def forward(self, x):
