@@ -22,6 +22,14 @@ from fedpriv.data.catalogue import list_cards
 from fedpriv.data.loaders import options
 from fedpriv.mechanism.placement import PLACEMENTS
 from fedpriv.mechanism.sampling import SAMPLERS
+from fedpriv.node.policy import (
+    Acceptances,
+    OtherSettings,
+    OwnedFiles,
+    OwnerLimits,
+    PeerSettings,
+    PlaceSettings,
+)
 from fedpriv.optimizers import METHODS, WRAPPERS, Method
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -92,6 +100,14 @@ def data_set_table() -> str:
             notes.setdefault(note, []).append(f"`{card.name}`")
     lines += [f"- {', '.join(names)}: {note}." for note, names in notes.items()]
     return "\n".join(lines)
+
+
+def node_settings_table() -> str:
+    """The settings of a node as a Markdown table."""
+    groups = (OwnedFiles, OwnerLimits, Acceptances, OtherSettings, PeerSettings, PlaceSettings)
+    fields = {key: field for group in groups for key, field in group.fields().items()}
+    lines = ["| setting | meaning |", "|---|---|"]
+    return "\n".join([*lines, *(f"| `{key}` | {field.description} |" for key, field in fields.items())])
 
 
 def _audits() -> dict[str, list[dict[str, Any]]]:
@@ -203,6 +219,7 @@ TABLES: dict[str, dict[str, Callable[[], str]]] = {
     "docs/explanation/placements.md": {"placements": placement_table},
     "docs/guides/audit.md": {"faults": fault_table},
     "docs/guides/data.md": {"datasets": data_set_table},
+    "docs/guides/deploy.md": {"node-settings": node_settings_table},
     "docs/trust.md": {"trust": trust_table},
 }
 

@@ -33,7 +33,8 @@ class OwnedFiles(Settings):
     )
     audit_file: str = setting(
         "",
-        "rows that the owner leaves out for an audit (`fedpriv audit`); the node then answers audits alone",
+        "the file of the rows that the owner leaves out for an audit (`fedpriv audit --deployment`); with it "
+        "the node answers audits alone, and notes its steps at level=client",
     )
 
 
@@ -42,7 +43,9 @@ class OwnerLimits(Settings):
 
     epsilon_limit: float = setting(0.0, "the epsilon of all runs on this data together", gt=0)
     delta_limit: float = setting(0.0, "the delta of all runs on this data together", gt=0, lt=1)
-    min_noise_multiplier: float = setting(0.0, "the least noise multiplier of a release", ge=0)
+    min_noise_multiplier: float = setting(
+        0.0, "the least noise multiplier of the node's own noise; a release with less is refused", ge=0
+    )
     max_clip_norm: float = setting(0.0, "the largest clip norm of a request for a sum", gt=0)
 
 
@@ -52,7 +55,8 @@ class Acceptances(Settings):
     accept_seed: bool = setting(False, "whether a run with a seed is accepted; its noise is predictable")
     accept_central: bool = setting(
         False,
-        "whether runs are accepted in which the server adds the noise; each is charged whole, on its word",
+        "whether runs are accepted in which the server adds the noise; the whole run is charged before the "
+        "first answer, since a node cannot verify that noise",
     )
 
 
