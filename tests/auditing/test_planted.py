@@ -139,7 +139,13 @@ def test_many_small_runs_have_one_coin_each() -> None:
 
 @pytest.mark.slow
 @pytest.mark.processes
-@pytest.mark.parametrize("settings", [RUN, {**SILOS, "level": "client", "silo_steps": 2, "rounds": 2}])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        pytest.param(RUN, marks=pytest.mark.exhaustive),
+        {**SILOS, "level": "client", "silo_steps": 2, "rounds": 2},
+    ],
+)
 def test_other_processes_have_the_same_canaries(settings: dict[str, Any]) -> None:
     plain, ray = (audited({**settings, "engine": engine}) for engine in ("in-process", "ray"))
     assert ray == replace(plain, curve=ray.curve, claim=ray.claim)

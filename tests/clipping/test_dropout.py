@@ -112,8 +112,9 @@ def masks(count: int, **how: object) -> Tensor:
 
 
 BUILT_IN = (Levels, Attends, attends_and_shows, encoder)
+AGAIN = [pytest.mark.slow, pytest.mark.exhaustive]
 MODELS = pytest.mark.parametrize(
-    "model", [net, Bare, *(pytest.param(model, marks=pytest.mark.slow) for model in BUILT_IN)]
+    "model", [net, Bare, *(pytest.param(model, marks=AGAIN) for model in BUILT_IN)]
 )
 WORKS = pytest.mark.parametrize("work", [OneGradient(), LocalSteps(3, 0.1, 3)], ids=["gradient", "steps"])
 OWNERS = pytest.mark.parametrize(

@@ -227,7 +227,7 @@ def test_trials_find_the_sizes_that_move_sums_with_avx2() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("threads", [pytest.param(1, marks=pytest.mark.exhaustive), 2])
 @pytest.mark.parametrize("switches", [AVX2, AVX512], ids=["AVX2", "AVX512"])
 def test_rounding_depends_on_no_other_unit_with_any_instructions(
     switches: dict[str, str], threads: int

@@ -77,7 +77,9 @@ def require_equal(folder: Path, config: Config, expected: Result) -> dict[str, A
     return report
 
 
-@pytest.mark.parametrize("name", ["central", "local", "secure", "client"])
+@pytest.mark.parametrize(
+    "name", ["central", "local", "secure", pytest.param("client", marks=pytest.mark.exhaustive)]
+)
 def test_a_deployment_equals_its_simulation(deployed: Deployment, name: str) -> None:
     """The model, every charge, and epsilon wherever it is stated. The nodes of "secure" add shares of the
     noise."""

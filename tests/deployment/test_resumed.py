@@ -72,7 +72,11 @@ def numbers(deployed: Deployment, folder: Path) -> list[int]:
 
 
 @pytest.mark.parametrize(
-    ("name", "kills"), [("central", [kill_server]), ("local", [kill_server_app_alone, kill_server])]
+    ("name", "kills"),
+    [
+        pytest.param("central", [kill_server], marks=pytest.mark.exhaustive),
+        ("local", [kill_server_app_alone, kill_server]),
+    ],
 )
 def test_a_killed_run_goes_on(
     deployed: Deployment, name: str, kills: Sequence[Callable[[Deployment, subprocess.Popen[str]], None]]

@@ -44,7 +44,7 @@ ALIKE = (
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.slow if name in ALIKE else ()) for name in RUNS]
+    "name", [pytest.param(name, marks=pytest.mark.exhaustive if name in ALIKE else ()) for name in RUNS]
 )
 @pytest.mark.slow
 def test_the_host_synchronises_once_per_chunk_and_sends_only_new_data(

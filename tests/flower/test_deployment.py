@@ -39,7 +39,9 @@ def settings(name: str) -> dict[str, Any]:
 
 @pytest.mark.slow
 @pytest.mark.processes
-@pytest.mark.parametrize("name", ["central", "local", "client"])
+@pytest.mark.parametrize(
+    "name", [*(pytest.param(name, marks=pytest.mark.exhaustive) for name in ("central", "local")), "client"]
+)
 def test_a_deployment_equals_its_simulation(federation: Federation, tmp_path: Path, name: str) -> None:
     out = tmp_path / "run"
     log = federation.run(settings(name) | {"out": str(out)})

@@ -73,10 +73,11 @@ ENGINES: dict[str, Callable[[Config], Engine]] = {
 
 
 SLOW = [(case, "2 actors") for case in CASES if case != "central"]
-SLOW += [(case, "plain loop") for case in CASES if case.startswith("fast") and case != "fast silos"]
+AGAIN = [(case, engine) for case, engine in SLOW if case.startswith("fast")]
+AGAIN += [(case, "plain loop") for case in CASES if case.startswith("fast") and case != "fast silos"]
 
 
-@pytest.mark.parametrize(("case", "engine"), pairs(CASES, ENGINES, slow=SLOW))
+@pytest.mark.parametrize(("case", "engine"), pairs(CASES, ENGINES, slow=SLOW, again=AGAIN))
 def test_every_engine_gives_the_same_parameters(ray_instance: None, engine: str, case: str) -> None:
     config = Config.parse({**TOY, **CASES[case]})
     params = params_from(config, ENGINES[engine](config))
@@ -96,7 +97,9 @@ def test_many_rounds_agree_bit_for_bit_on_any_number_of_nodes() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("actors", "tree"), [(1, False), (4, False), (4, True)])
+@pytest.mark.parametrize(
+    ("actors", "tree"), [*(pytest.param(n, False, marks=pytest.mark.exhaustive) for n in (1, 4)), (4, True)]
+)
 def test_a_hundred_rounds_agree_on_any_number_of_actors(
     ray_instance: None, actors: int, tree: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -109,7 +112,7 @@ def test_a_hundred_rounds_agree_on_any_number_of_actors(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("tree", [False, True])
+@pytest.mark.parametrize("tree", [pytest.param(False, marks=pytest.mark.exhaustive), True])
 def test_the_shares_of_killed_actors_are_computed_again_once(
     ray_instance: None, tree: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -34,7 +34,9 @@ def federation(tmp_path_factory: pytest.TempPathFactory) -> Federation:
 @pytest.mark.slow
 @pytest.mark.processes
 @pytest.mark.parametrize(
-    "changes", [{}, SILOS, CLIENT_LEVEL], ids=["clients-central", "silos-local", "client-level"]
+    "changes",
+    [{}, pytest.param(SILOS, marks=pytest.mark.exhaustive), CLIENT_LEVEL],
+    ids=["clients-central", "silos-local", "client-level"],
 )
 def test_flowers_engine_equals_one_process(
     federation: Federation, tmp_path: Path, changes: dict[str, object]

@@ -55,8 +55,8 @@ def simulated(folder: Path, placement: str, **changes: Any) -> Any:
 
 def cases() -> list[Any]:
     names = [name for name in METHODS if name not in ("adadps", "noisy-adagrad", "pda-dpmd")]
-    slow = {name: () if name in QUICK else pytest.mark.slow for name in names}
-    return [pytest.param(p, name, marks=slow[name]) for p in PLACEMENTS for name in names]
+    again = {name: () if name in QUICK else pytest.mark.exhaustive for name in names}
+    return [pytest.param(p, name, marks=again[name]) for p in PLACEMENTS for name in names]
 
 
 @pytest.mark.parametrize(("placement", "optimizer"), cases())

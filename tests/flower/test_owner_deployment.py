@@ -59,7 +59,7 @@ def settings(name: str) -> dict[str, Any]:
 
 @pytest.mark.slow
 @pytest.mark.processes
-@pytest.mark.parametrize("name", ["central", "local"])
+@pytest.mark.parametrize("name", [pytest.param("central", marks=pytest.mark.exhaustive), "local"])
 def test_owners_nodes_train_a_model(
     federation: tuple[Federation, list[Policy]], tmp_path: Path, name: str
 ) -> None:
@@ -155,7 +155,7 @@ def thief(folder: Path, config: dict[str, Any]) -> Path:
 
 @pytest.mark.slow
 @pytest.mark.processes
-@pytest.mark.parametrize("allowed", [True, False])
+@pytest.mark.parametrize("allowed", [True, pytest.param(False, marks=pytest.mark.exhaustive)])
 def test_a_thiefs_run_gets_nothing(
     federation: tuple[Federation, list[Policy]], tmp_path: Path, allowed: bool
 ) -> None:

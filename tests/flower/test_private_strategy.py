@@ -61,7 +61,7 @@ LEARNS = [name for name in METHODS if name not in ("adadps", "noisy-adagrad", "p
     ("optimizer", "rounds"),
     [
         *((name, 4) for name in LEARNS),
-        *(pytest.param(name, 20, marks=pytest.mark.slow) for name in LEARNS),
+        *(pytest.param(name, 20, marks=[pytest.mark.slow, pytest.mark.exhaustive]) for name in LEARNS),
     ],
 )
 def test_an_ordinary_app_trains_as_fedprivs_own(optimizer: str, rounds: int, tmp_path: Path) -> None:

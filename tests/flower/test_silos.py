@@ -76,10 +76,10 @@ ENGINES: dict[str, Callable[[Config], GridEngine]] = {
 }
 
 
-SLOW = [(case, "2 actors") for case in CASES]
+AGAIN, SLOW = [("momentum", "2 actors")], [("dp-srm", "2 actors")]
 
 
-@pytest.mark.parametrize(("case", "engine"), pairs(CASES, ENGINES, slow=SLOW))
+@pytest.mark.parametrize(("case", "engine"), pairs(CASES, ENGINES, slow=SLOW, again=AGAIN))
 def test_every_engine_gives_the_same_parameters(ray_instance: None, engine: str, case: str) -> None:
     """Silos 0 to 4 on two or three nodes; each stays on one node, which keeps its optimizer's slots."""
     config = Config.parse({**SILOS, **CASES[case]})

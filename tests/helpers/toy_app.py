@@ -32,13 +32,19 @@ TOY: dict[str, object] = {
 
 
 def pairs(
-    cases: Iterable[str], engines: Iterable[str], slow: Sequence[tuple[str, str]]
+    cases: Iterable[str],
+    engines: Iterable[str],
+    slow: Sequence[tuple[str, str]],
+    again: Sequence[tuple[str, str]] = (),
 ) -> list[ParameterSet]:
-    """Each case with each engine, some of them among the slow tests."""
-    return [
-        pytest.param(*pair, marks=pytest.mark.slow if pair in slow else ())
-        for pair in itertools.product(cases, engines)
-    ]
+    """Each case with each engine, some of them among the slow tests, and some that repeat others."""
+
+    def marks(pair: tuple[str, str]) -> list[pytest.MarkDecorator]:
+        if pair in again:
+            return [pytest.mark.slow, pytest.mark.exhaustive]
+        return [pytest.mark.slow] if pair in slow else []
+
+    return [pytest.param(*pair, marks=marks(pair)) for pair in itertools.product(cases, engines)]
 
 
 def params_from(config: Config, engine: Engine | SiloEngine) -> torch.Tensor:

@@ -29,6 +29,7 @@ from fedpriv.config.schema import Config
 from fedpriv.federated.engine import PartialSum, SumRequest
 from fedpriv.federated.worker import Worker
 from fedpriv.node.factory import make_worker
+from fedpriv.optimizers import METHODS
 from fedpriv.report.summary import round_0
 from fedpriv.runs import checkpoints
 from fedpriv.runs.result import Result
@@ -130,14 +131,16 @@ WAYS: dict[str, dict[str, object]] = {
 
 # The others are slow: a run is a second, and there are many ways.
 ALWAYS = ("adadp", "dp-srm", "adaptive clip norm")
+# Every optimizer's state is stored half way in tests/conformance, too.
+SLOW, AGAIN = [pytest.mark.slow], [pytest.mark.slow, pytest.mark.exhaustive]
 
 
 @pytest.mark.parametrize(
     ("way", "end_after"),
     [
         *((way, 3) for way in ALWAYS),
-        *(pytest.param(way, 3, marks=pytest.mark.slow) for way in WAYS if way not in ALWAYS),
         *(pytest.param(way, n, marks=pytest.mark.slow) for way in ("adadp", "dp-srm") for n in (1, 4)),
+        *(pytest.param(w, 3, marks=AGAIN if w in METHODS else SLOW) for w in WAYS if w not in ALWAYS),
     ],
 )
 def test_an_interrupted_run_goes_on_as_if_it_had_not_been(tmp_path: Path, way: str, end_after: int) -> None:

@@ -13,7 +13,8 @@ from helpers.secure_parties import EXCHANGES, Cohort, messages_of, plain_sum, st
 from fedpriv.secure_aggregation.errors import TooFewError
 from fedpriv.secure_aggregation.threshold import smallest_threshold
 
-SIZES = [2, 3, 4, 7, *(pytest.param(n, marks=pytest.mark.slow) for n in (*range(8, 17), 24, 33, 48, 64))]
+SIZES = [2, 3, 4, 7, *(pytest.param(n, marks=pytest.mark.slow) for n in (*range(8, 17), 24, 33))]
+SIZES += [pytest.param(n, marks=[pytest.mark.slow, pytest.mark.exhaustive]) for n in (48, 64)]
 
 
 @pytest.mark.parametrize("size", SIZES)

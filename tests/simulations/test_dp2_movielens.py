@@ -36,6 +36,7 @@ def test_the_published_settings_are_run(movielens: ModuleType) -> None:
 
 @needs_ratings
 @pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.data
 def test_five_private_epochs_are_better_than_always_predicting_the_mean(movielens: ModuleType) -> None:
     """The test ratings' variance is 1.27."""

@@ -80,7 +80,10 @@ def test_a_patched_app_learns_privately(name: str, tmp_path: Path, monkeypatch: 
 
 @pytest.mark.slow
 @pytest.mark.processes
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=() if name == "torch_app" else pytest.mark.exhaustive) for name in NAMES],
+)
 def test_a_patched_app_runs_on_flowers_own_engine(name: str, tmp_path: Path) -> None:
     app = patched(name, tmp_path)
     server = app / name / "server_app.py"
