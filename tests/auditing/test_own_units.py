@@ -173,7 +173,6 @@ ELSEWHERE: dict[str, tuple[Any, str]] = {
 
 
 @pytest.mark.parametrize("kind", ELSEWHERE)
-@pytest.mark.slow
 def test_silos_of_other_processes_are_held_against_those_of_this_one(kind: str) -> None:
     wrong, said = ELSEWHERE[kind]
     made = list[_Elsewhere]()

@@ -143,7 +143,6 @@ def planted(name: str) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-@pytest.mark.slow
 def test_a_planted_fault_is_found(fault: str) -> None:
     with planted(fault) as said:
         found = audit(small(**RUN), view="server")

@@ -78,7 +78,6 @@ OPTIMIZERS = ("dp-sgd", "dp-adam", "dynamic-dp-adam", "adp-sgd", "dp2-rmsprop", 
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
-@pytest.mark.slow
 def test_a_silo_takes_the_steps_of_fedprivs_own_apps(optimizer: str, tmp_path: Path) -> None:
     """The whole client level with one silo: momentum and preconditioners last over the rounds."""
     replies = rounds(tmp_path / "ledger.jsonl", [1, 2, 3], optimizer=optimizer)

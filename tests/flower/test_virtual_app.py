@@ -35,7 +35,6 @@ def run(
 
 
 @pytest.mark.parametrize("optimizer", ["dp-sgd", "dp2-rmsprop", "adadp", "dp-srm"])
-@pytest.mark.slow
 def test_virtual_clients_train_as_ordinary_ones(optimizer: str, tmp_path: Path) -> None:
     changes = {"optimizer": optimizer, **NEEDS.get(optimizer, {})}
     ordinary = run(tmp_path / "app", AppGrid(), virtual=False, **changes)

@@ -117,7 +117,6 @@ def formed(network: nn.Module, x: Tensor, y: Tensor) -> int | None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.slow
 def test_the_clipped_sum_is_that_of_the_plain_loop(kind: str) -> None:
     network, (x, y) = built(kind), batch()
     wanted, clip = by_loop(network, x, y)
