@@ -80,7 +80,13 @@ def empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
             del sys.modules[name]
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if ">>> " in prose_of(name)])
+SWEEPS = ("docs/guides/sweep.md", "docs/guides/python.md")  # their examples start processes
+EXAMPLES = [name for name in NAMES if ">>> " in prose_of(name)]
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow if name in SWEEPS else ()) for name in EXAMPLES]
+)
 def test_a_documents_examples_run(name: str, empty: Path) -> None:
     write_files(name, empty)
     text = re.sub(r"^```.*$", "", prose_of(name), flags=re.MULTILINE)
@@ -307,6 +313,7 @@ def test_the_commands_on_own_code_do_what_the_page_says(own_page: str) -> None:
     assert "mine:net" in report
 
 
+@pytest.mark.slow
 def test_the_guide_to_hugging_face_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On made-up reviews, with few rounds; and with the adapters of its second part."""
     datasets = pytest.importorskip("datasets")

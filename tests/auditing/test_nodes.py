@@ -71,7 +71,11 @@ SOUND: dict[str, tuple[dict[str, Any], str]] = {
     "the client level, two releases a step": ({**INSIDE, "optimizer": "adadp", "silo-steps": 2}, "auto"),
 }  # fmt: skip
 
-SLOW = ("the client level, fixed size", "the client level, two releases a step")
+SLOW = (
+    "central", "fixed size, the last model", "planted canaries, the server",
+    "planted canaries, the client level", "the client level, fixed size",
+    "the client level, two releases a step",
+)  # fmt: skip
 
 
 @pytest.fixture(autouse=True)

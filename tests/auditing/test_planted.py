@@ -39,7 +39,7 @@ SOUND: dict[str, dict[str, Any]] = {
         "secure_aggregation": True, "view": "server",
     },
 }  # fmt: skip
-DEFAULT = ("clients", "dp-sgd, replaced units", "local, the server", "the client level")
+DEFAULT = ("dp-sgd, replaced units", "the client level")
 # A run in which 200 units with coins are enough for guesses alone.
 ATTACKED: dict[str, Any] = {
     **EVERYONE, "clients": 1000, "optimizer": "dp-sgd", "epsilon": 2.0, "delta": 1e-6,
