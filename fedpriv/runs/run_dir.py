@@ -32,7 +32,7 @@ FILES = (
     checkpoints.FILE,
     *checkpoints.REPORTS,
 )
-COMPARISON_FILES = ("compare.json", "compare.md", "compare.png")
+COMPARISON_FILES = ("compare.json", "compare.md", "compare.png", "compare.svg")
 
 
 def default_folder() -> str:

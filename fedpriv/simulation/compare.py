@@ -32,7 +32,7 @@ from fedpriv.mechanism.placement.distributed import SECURE
 from fedpriv.mechanism.sampling import SAMPLERS
 from fedpriv.report.notices import NOT_PRIVATE, remark, unprotected
 from fedpriv.report.pictures.points import interval
-from fedpriv.report.summary import round_0
+from fedpriv.report.summary import CHANCE, round_0
 from fedpriv.runs.result import MODEL, Result
 from fedpriv.runs.run_dir import RunFolder
 from fedpriv.tasks.metrics import Metric, counted, scores, shown
@@ -42,8 +42,7 @@ if TYPE_CHECKING:
 
 SILOS = "client"  # the client level: silos add all the noise to steps of their own
 COMPARED = (*PLACEMENTS, SILOS, SECURE)
-_PALETTE = ("tab:gray", "tab:blue", "tab:green", "tab:red", "tab:orange", "tab:brown", "tab:pink", "tab:cyan")
-_COLORS = {SILOS: "tab:purple", SECURE: "tab:olive", **dict(zip(PLACEMENTS, cycle(_PALETTE), strict=False))}
+_STYLES = dict(zip(COMPARED, cycle(plotting.STYLES), strict=False))
 AGAINST = {
     **{name: placement.against for name, placement in PLACEMENTS.items()},
     SILOS: "all but its own silo",
@@ -156,7 +155,9 @@ def write(folder: RunFolder, rows: Sequence[Row], chosen: Sequence[Plan]) -> Non
     if rows:
         folder.write("compare.json", json.dumps([row.json() for row in rows], indent=2) + "\n")
         folder.write("compare.md", markdown(rows, left_out(chosen, rows)))
-        folder.write("compare.png", picture(rows))
+        figure = draw(rows)
+        folder.write("compare.png", plotting.png(figure))
+        folder.write("compare.svg", plotting.svg(figure))
 
 
 def left_out(chosen: Sequence[Plan], rows: Sequence[Row]) -> str:
@@ -214,6 +215,8 @@ def notes(rows: Sequence[Row]) -> list[str]:
     """What holds for all rows, and how long clients give data under local noise, in sentences."""
     budget = next((row.plan.budget for row in rows if row.plan.budget), None)
     texts = [f"Budget of each: epsilon {budget.epsilon:g} at delta {budget.delta:.3g}."] if budget else []
+    total = sum(len(row.results) for row in rows)
+    texts.append(f"{counted(total, 'run')}; {counted(len(rows), 'setting')} tried.")
     if any(len(row.results) > 1 for row in rows):
         counts = sorted({len(row.results) for row in rows})
         runs = " to ".join(dict.fromkeys(map(str, (counts[0], counts[-1]))))
@@ -318,11 +321,6 @@ def _cell(value: float | None, kind: str | None) -> str:
     return "infinite"
 
 
-def picture(rows: Sequence[Row]) -> bytes:
-    """compare.png: what :func:`draw` gives, as a file."""
-    return plotting.png(draw(rows))
-
-
 def draw(rows: Sequence[Row]) -> Figure:
     """The score against rounds; each line says what its whole budget is, and against whom it holds.
 
@@ -344,17 +342,26 @@ def draw(rows: Sequence[Row]) -> Figure:
             against += f", {row.json()['neighbours']}" if differ else ""
         against += f"; n = {len(row.results)}" if len(row.results) > 1 else ""
         label = f"{row.placement} ({against})"
-        axes.plot(rounds, heights, marker=".", color=_COLORS[row.placement], label=label)
+        color, dashes, marker = _STYLES[row.placement]
+        own: dict[str, Any] = {"linestyle": dashes, "marker": marker, "markevery": max(1, len(rounds) // 10)}
+        axes.plot(rounds, heights, color=color, markersize=4, label=label, **own)
         if any(halves):
-            axes.fill_between(rounds, lowest, highest, color=_COLORS[row.placement], alpha=0.15, linewidth=0)
+            axes.fill_between(rounds, lowest, highest, color=color, alpha=0.15, linewidth=0)
+    guessing = rows[0].result.report["result"].get(CHANCE)
+    if guessing is not None and measure.fraction:
+        at = 100 * float(guessing)
+        axes.axhline(at, color="#555555", linestyle=(0, (1, 3)), linewidth=1.2, label="guessing")
     axes.set(xlabel="round", ylabel=measure.axis, ylim=measure.limits(every))
     plotting.rule(axes, whole=True)
     plotting.legend(figure, axes)
     config = rows[0].plan.config
     title = f"{config.dataset}, {counted(config.clients, 'client')}, {config.model}, {config.optimizer}"
+    means: list[str] = []
+    if budget := next((row.plan.budget for row in rows if row.plan.budget), None):
+        means = [f"delta {budget.delta:.3g}, {budget.method}, the privacy unit is one {config.unit}"]
     seeds = [str(result.config.seed) for result in rows[0].results if result.config.seed >= 0]
     seeded = [f"{NOT_PRIVATE} (seed{'s' * (len(seeds) > 1)} {', '.join(seeds)})"] if seeds else []
-    plotting.title(figure, [title, *seeded])
+    plotting.title(figure, [title, *means, *seeded])
     return figure
 
 

@@ -112,10 +112,8 @@ def test_a_correct_run_of_every_optimizer_passes_the_audit(kind: str) -> None:
     expect_sound(SLOW[kind])
 
 
-@pytest.mark.parametrize(
-    "kind", [pytest.param(kind, marks=pytest.mark.slow if i else ()) for i, kind in enumerate(TIGHT)]
-)
 @pytest.mark.slow
+@pytest.mark.parametrize("kind", TIGHT)
 def test_the_measured_epsilon_equals_the_claim_if_accounting_is_tight(kind: str) -> None:
     found = expect_sound(SOUND[kind])
     for true, most in found.true_rates.values():
@@ -161,14 +159,10 @@ FAULTS: dict[str, tuple[dict[str, Any], Any, str, Callable[..., Any]]] = {
 }  # fmt: skip
 
 
-# Too little noise, a wrong clip and what was not charged are in the default run.
-DEFAULT = ("less noise on the sum", "a clip that does not hold", "releases that are not charged")
-
-
 @pytest.mark.parametrize(
-    "fault", [pytest.param(fault, marks=() if fault in DEFAULT else pytest.mark.slow) for fault in FAULTS]
+    "fault",
+    [pytest.param(f, marks=() if f == "less noise on the sum" else pytest.mark.slow) for f in FAULTS],
 )
-@pytest.mark.slow
 def test_a_fault_is_found_by_guesses(fault: str) -> None:
     settings, owner, name, wrong = FAULTS[fault]
     assert settings in (*SOUND.values(), *SLOW.values())
@@ -230,14 +224,9 @@ def _holed(normal: Tensor) -> Tensor:
 
 FEW = {"clients": 2000}  # the residuals tell more than guesses
 
-# One of the noise and one of the cohorts.
-DEFAULT_ODD = ("one release without noise", "the same cohort every time")
 
-
-@pytest.mark.parametrize(
-    "fault", [pytest.param(fault, marks=() if fault in DEFAULT_ODD else pytest.mark.slow) for fault in ODD]
-)
 @pytest.mark.slow
+@pytest.mark.parametrize("fault", ODD)
 def test_a_fault_is_found_in_the_residuals(fault: str) -> None:
     settings, owner, name, wrong, said = ODD[fault]
     with patched(owner, name, wrong):

@@ -40,8 +40,8 @@ def test_a_sound_small_run_passes(kind: str) -> None:
     assert max(found.proved, found.proved_by_curves) <= found.claimed
 
 
-@pytest.mark.parametrize("kind", [pytest.param("canaries", marks=pytest.mark.slow), "own data"])
 @pytest.mark.slow
+@pytest.mark.parametrize("kind", ["canaries", "own data"])
 def test_guesses_alone_find_noise_that_is_too_small(kind: str) -> None:
     """At the rate that is allowed, 54 %, all of 40 guesses are right once in 1e10 audits."""
     with patched(Central, "server_stds", lambda right, *given: tuple(0.02 * std for std in right(*given))):

@@ -114,14 +114,15 @@ def guesses(name: str, place: str) -> list[Any]:
 def attacks(usual_optimizers: Container[str]) -> Iterator[Any]:
     """All cases; in the default run DP-SGD at every place, and the usual optimizers in a simulation.
 
-    Slow runs have every optimizer in a simulation.
+    Slow runs have every optimizer in a simulation, and the default one at every place.
     """
     for name in METHODS:
         for place in PLACES:
             if (name, place) == ("rrpsgd", "client-level"):
                 continue  # refused: its rounds are the run's
             usual = name == "dp-sgd" or (place == "simulate" and name in usual_optimizers)
-            slow = [pytest.mark.slow] if place == "simulate" else [pytest.mark.slow, pytest.mark.exhaustive]
+            once = place == "simulate" or name == Config().optimizer
+            slow = [pytest.mark.slow, *([] if once else [pytest.mark.exhaustive])]
             yield pytest.param(name, place, marks=() if usual else slow, id=f"{name}-{place}")
 
 

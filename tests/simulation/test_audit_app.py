@@ -52,7 +52,6 @@ PLANTED: dict[str, dict[str, Any]] = {
     "the client level": {**SILOS, "level": "client", "silo-steps": 2, "dataset": OWN},
     "distributed": {**SILOS, "placement": "distributed"},
 }
-DEFAULT_PLANTED = ("central", "the client level")
 
 
 def audited(
@@ -80,10 +79,8 @@ def _planted(kind: str) -> dict[str, Any]:
     return {**CLIENTS, "rounds": 1, **PLANTED[kind], "planted-canaries": COINS}
 
 
-@pytest.mark.parametrize(
-    "kind", [pytest.param(k, marks=() if k in DEFAULT_PLANTED else pytest.mark.slow) for k in PLANTED]
-)
 @pytest.mark.slow
+@pytest.mark.parametrize("kind", PLANTED)
 def test_canaries_in_ones_own_data_and_model_pass_in_a_sound_run(
     kind: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 from helpers.killed import begun_and_killed
 from helpers.small import small
-from matplotlib.figure import Figure
 
 from fedpriv import ArgumentError
 from fedpriv.accounting import epsilon
@@ -132,12 +131,16 @@ def test_runs_that_ended_early_are_named_and_settings_apply_only_where_used(
     assert compare.left_out(chosen[:2], ended) == text
 
 
-def test_the_picture_has_no_side_for_what_was_spent_within_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    drawn: list[Figure] = []
-    monkeypatch.setattr("matplotlib.figure.Figure.savefig", lambda self, *_, **__: drawn.append(self))
-    compare.picture(compared_here(compare.plans(small(rounds=2), ["none", "central"])))
-    [axes] = drawn[0].axes
-    assert [len(line.get_xdata()) for line in axes.lines] == [2, 2]  # before round 1, and after round 2
+def test_the_picture_has_no_side_for_what_was_spent_within_a_run() -> None:
+    figure = compare.draw(compared_here(compare.plans(small(rounds=2), ["none", "central"])))
+    [axes] = figure.axes
+    *lines, guessing = axes.lines
+    assert [len(line.get_xdata()) for line in lines] == [2, 2]  # before round 1, and after round 2
+    for looks in ({line.get_color() for line in lines}, {line.get_linestyle() for line in lines}):
+        assert len(looks) == 2
+    assert guessing.get_label() == "guessing"
+    assert 5 < guessing.get_ydata()[0] < 20  # the most frequent of ten digits, in percent
+    assert "pld, the privacy unit is one client" in " ".join(figure.get_suptitle().split())
 
 
 def test_local_noise_uses_the_expected_number_of_participations_by_default() -> None:
@@ -230,7 +233,7 @@ def test_silos_that_train_by_themselves_are_compared_with_placements() -> None:
     for view in ("the server", "who sees the models"):
         assert 0.99 * 3 <= data[f"epsilon against {view}"] <= 3
     assert "| client | all but its own silo |" in compare.markdown([central, silos])
-    assert compare.picture([central, silos]).startswith(b"\x89PNG")
+    assert compare.draw([central, silos]).axes
 
 
 def test_the_runs_add_up_and_the_noiseless_one_is_not_private(

@@ -45,7 +45,7 @@ def draw(ended: Sequence[Ended], about: str) -> Figure | None:
     all_cells = [cell for cells, _, _ in shown for cell in cells]
     deltas = dict.fromkeys(f"{cell.meaning['delta']:.3g}" for cell in all_cells)
     methods.finish(figure, all_axes, f"epsilon at delta {' or '.join(deltas)}")
-    plotting.title(figure, [", ".join(methods.shared(all_cells))])
+    plotting.title(figure, [", ".join(methods.shared(all_cells)), *methods.marks(all_cells)])
     lines = [
         "Each curve is for the releases that were charged. It holds for runs that end on their own. An "
         "estimate can understate epsilon several-fold.",

@@ -48,7 +48,7 @@ def draw(ended: Sequence[Ended], about: str) -> Figure | None:
         axes.set_title(name, fontsize=10)
     unit = "points" if measure.fraction else measure.words
     figure.colorbar(image, ax=all_axes, label=f"gain over {baseline} ({unit})")
-    plotting.title(figure, [", ".join(methods.shared(private))])
+    plotting.title(figure, [", ".join(methods.shared(private)), *methods.marks(private)])
     footer = [
         f"{about[:1].upper()}{about[1:]}.",
         f"Figures: the mean score minus that of {baseline} at the same epsilon"

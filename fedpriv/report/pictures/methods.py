@@ -95,6 +95,12 @@ def lines(
     ], alike
 
 
+def marks(ended: Sequence[Ended]) -> list[str]:
+    """For a title: why runs with noise are not private, such as their seeds."""
+    line, _ = remarks([Group({}, tuple(cell.run for cell in ended))])
+    return [line] if line else []
+
+
 def _method(cell: Ended, but: Sequence[str]) -> tuple[tuple[str, Any], ...]:
     return tuple((key, value) for key, value in cell.settings.items() if key not in but)
 

@@ -30,8 +30,9 @@ def draw(ended: Sequence[Ended], about: str) -> Figure | None:
     if not drawn:
         return None
     lines = _merged(methods.lines(drawn, ("seed",), _points)[0])
-    kept = lines[: methods.MOST_LINES * _MOST_PANELS]
-    panels = methods.panels(kept)
+    most = methods.MOST_LINES - 1  # beside the level where the noise is as long as the signal
+    kept = lines[: most * _MOST_PANELS]
+    panels = methods.panels(kept, most)
     figure, all_axes = methods.grid(len(panels))
     heights = [point.mean for line in kept for point in line.points]
     for axes, (key, part) in zip(all_axes, panels, strict=True):
@@ -50,7 +51,7 @@ def draw(ended: Sequence[Ended], about: str) -> Figure | None:
         if key:
             axes.set_title(methods.words({key: part[0].settings.get(key)}), fontsize=10)
     methods.finish(figure, all_axes, "noise norm / largest norm of the mean")
-    plotting.title(figure, [", ".join(methods.shared(drawn))])
+    plotting.title(figure, [", ".join(methods.shared(drawn)), *methods.marks(drawn)])
     footer = [
         *methods.simulated(drawn),
         f"{about[:1].upper()}{about[1:]}.",

@@ -104,6 +104,7 @@ def test_gains_are_differences_of_means_with_welchs_interval() -> None:
     assert figure is not None
     drawn = [text.get_text() for text in figure.axes[0].texts]
     assert drawn == ["60.0 %", "60.0 %", "+30.0\n± 22.7", "+30.0\n± 22.7"]
+    assert "reproducible, not private (seeds 0, 1, 2)" in texts(figure)
     assert gain_matrix.draw(cells[:6], "6 cells") is None  # one optimizer
     alone = [cell for cell in cells if cell.budget == 1.0]
     assert gain_matrix.draw(alone, "6 cells") is None  # one budget
@@ -208,6 +209,15 @@ def test_equal_noise_is_one_line() -> None:
     assert labels(figure)[0] == ["epsilon=3, optimizer=dp-sgd or dp-adam", "noise = largest signal"]
     assert np.allclose(axes.lines[0].get_ydata(), [0.5, 2])
     assert noise_to_signal.draw([ended(0.5)], "1 cell") is None
+
+
+def test_a_panel_of_noise_to_signal_has_eight_lines_with_the_level() -> None:
+    rates = [0.01 * (n + 1) for n in range(9)]
+    cells = [ended(0.5, RATIOS=[(1, rate), (20, rate)], **{"sampling-rate": rate}, seed=1) for rate in rates]
+    figure = noise_to_signal.draw(cells, "9 cells")
+    assert figure is not None
+    assert [len(axes.lines) for axes in figure.axes] == [8, 3]
+    assert "reproducible, not private (seed 1)" in texts(figure)
 
 
 def test_settings_that_follow_from_others_are_left_out() -> None:
