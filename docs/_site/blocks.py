@@ -22,14 +22,7 @@ from fedpriv.data.catalogue import list_cards
 from fedpriv.data.loaders import options
 from fedpriv.mechanism.placement import PLACEMENTS
 from fedpriv.mechanism.sampling import SAMPLERS
-from fedpriv.node.policy import (
-    Acceptances,
-    OtherSettings,
-    OwnedFiles,
-    OwnerLimits,
-    PeerSettings,
-    PlaceSettings,
-)
+from fedpriv.node.policy import NODE_CONFIG
 from fedpriv.optimizers import METHODS, WRAPPERS, Method
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -104,10 +97,9 @@ def data_set_table() -> str:
 
 def node_settings_table() -> str:
     """The settings of a node as a Markdown table."""
-    groups = (OwnedFiles, OwnerLimits, Acceptances, OtherSettings, PeerSettings, PlaceSettings)
-    fields = {key: field for group in groups for key, field in group.fields().items()}
     lines = ["| setting | meaning |", "|---|---|"]
-    return "\n".join([*lines, *(f"| `{key}` | {field.description} |" for key, field in fields.items())])
+    lines += [f"| `{key}` | {field.description} |" for key, field in NODE_CONFIG.fields().items()]
+    return "\n".join(lines)
 
 
 def _audits() -> dict[str, list[dict[str, Any]]]:

@@ -69,6 +69,11 @@ def _picture() -> type[Figure]:
     return Picture
 
 
+def level(axes: Axes, at: float, label: str) -> None:
+    """A dotted grey line across a panel, such as a budget or the score of guessing."""
+    axes.axhline(at, color="#555555", linestyle=(0, (1, 3)), linewidth=1.2, label=label)
+
+
 def rule(axes: Axes, whole: bool = True) -> None:
     """Adds a grid, and starts a linear horizontal axis at 0. Call it after the panel's lines are drawn.
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from fedpriv._internal import user_code, validation
-from fedpriv._internal.settings import Settings, by_key, setting
+from fedpriv._internal.settings import Settings, by_key, joined, setting
 from fedpriv.mechanism.query import Query, SumBlock
 
 FILES = ("relative-noise-file", "clip-norm-file")  # settings of a run that name files
@@ -82,15 +82,18 @@ class OtherSettings(Settings):
     )
 
 
-# Settings of nodes that own their data, and all settings of --node-config.
-OWNERS = (*OwnedFiles.fields(), *OwnerLimits.fields(), "accept-central")
-SETTINGS = (
-    *OWNERS,
-    *PeerSettings.fields(),
-    *OtherSettings.fields(),
-    "accept-seed",
-    *PlaceSettings.fields(),
+NODE_CONFIG = joined(
+    "NodeConfig",
+    "All settings of --node-config.",
+    PlaceSettings,
+    OwnedFiles,
+    PeerSettings,
+    OtherSettings,
+    OwnerLimits,
+    Acceptances,
 )
+SETTINGS = tuple(NODE_CONFIG.fields())
+OWNERS = (*OwnedFiles.fields(), *OwnerLimits.fields(), "accept-central")  # of nodes that own their data
 
 
 def owns_data(node: Mapping[str, Any]) -> bool:

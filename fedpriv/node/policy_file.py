@@ -32,6 +32,7 @@ from fedpriv.config.schema import Config
 from fedpriv.mechanism.placement import PLACEMENTS
 from fedpriv.node.paths import contact_path, ledger_path
 from fedpriv.node.policy import (
+    SETTINGS,
     Acceptances,
     OtherSettings,
     OwnedFiles,
@@ -146,8 +147,7 @@ class Policy:
     @property
     def node_config(self) -> dict[str, Any]:
         """The policy as the configuration of a node (:data:`fedpriv.node.policy.SETTINGS`)."""
-        groups = (PlaceSettings, OwnedFiles, PeerSettings, OtherSettings, OwnerLimits, Acceptances)
-        config = {key: self[key] for group in groups for key in group.fields()}
+        config = {key: self[key] for key in SETTINGS}
         config = {key: value for key, value in config.items() if value != "" and value is not False}
         if self.code:
             config["accept-code"] = " ".join(self.code)

@@ -31,8 +31,9 @@ from fedpriv.mechanism.placement import PLACEMENTS, Central, Distributed, Distri
 from fedpriv.mechanism.placement.distributed import SECURE
 from fedpriv.mechanism.sampling import SAMPLERS
 from fedpriv.report.notices import NOT_PRIVATE, remark, unprotected
+from fedpriv.report.pictures.methods import accuracy_of_guessing
 from fedpriv.report.pictures.points import interval
-from fedpriv.report.summary import CHANCE, round_0
+from fedpriv.report.summary import round_0
 from fedpriv.runs.result import MODEL, Result
 from fedpriv.runs.run_dir import RunFolder
 from fedpriv.tasks.metrics import Metric, counted, scores, shown
@@ -347,10 +348,9 @@ def draw(rows: Sequence[Row]) -> Figure:
         axes.plot(rounds, heights, color=color, markersize=4, label=label, **own)
         if any(halves):
             axes.fill_between(rounds, lowest, highest, color=color, alpha=0.15, linewidth=0)
-    guessing = rows[0].result.report["result"].get(CHANCE)
-    if guessing is not None and measure.fraction:
-        at = 100 * float(guessing)
-        axes.axhline(at, color="#555555", linestyle=(0, (1, 3)), linewidth=1.2, label="guessing")
+    guessing = accuracy_of_guessing([row.result.report for row in rows], measure)
+    if guessing is not None:
+        plotting.level(axes, guessing, "guessing")
     axes.set(xlabel="round", ylabel=measure.axis, ylim=measure.limits(every))
     plotting.rule(axes, whole=True)
     plotting.legend(figure, axes)

@@ -55,7 +55,7 @@ SOUND: dict[str, dict[str, Any]] = {
 }
 # Slow: the sampler, its accounting, placements, silos, local steps and clip norms have tests of their own.
 AGAIN = ("fixed size", "distributed, cut cohorts", "examples", "local steps", "adaptive clip norm")
-FEW = ("distributed", "dp2, extra query", "adaptive-adp-sgd", "sqrt-clip")  # of SLOW; the others repeat them
+OFTEN = ("distributed", "dp2, extra query", "adaptive-adp-sgd", "sqrt-clip")  # of SLOW
 TIGHT = ("dynamic-dp-sgd", "everyone", "small cohorts", "dp2-rmsprop", "adadp")
 SLOW: dict[str, dict[str, Any]] = {
     "distributed": {**LOUD, "sampler": "fixed-size", "placement": "distributed"},
@@ -106,7 +106,7 @@ def test_a_correct_run_passes_the_audit(kind: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "kind", [pytest.param(kind, marks=() if kind in FEW else pytest.mark.exhaustive) for kind in SLOW]
+    "kind", [pytest.param(kind, marks=() if kind in OFTEN else pytest.mark.exhaustive) for kind in SLOW]
 )
 def test_a_correct_run_of_every_optimizer_passes_the_audit(kind: str) -> None:
     expect_sound(SLOW[kind])

@@ -37,7 +37,7 @@ def draw(ended: Sequence[Ended], about: str) -> Figure | None:
         a_round = len(events) / rounds
         plots.draw_on(axes, curves, [step / a_round for step in curves.steps])
         if cell.budget is not None:
-            axes.axhline(cell.budget, color="#555555", linestyle=(0, (1, 3)), linewidth=1.2, label="budget")
+            plotting.level(axes, cell.budget, "budget")
         if axes.get_yscale() == "linear":
             axes.set_ylim(bottom=0)
         axes.set_xlabel("round")

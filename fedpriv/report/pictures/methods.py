@@ -122,8 +122,13 @@ def reference(config: Config) -> str:
 
 def chance(ended: Sequence[Ended]) -> float | None:
     """The accuracy of guessing in percent, where it is known and the same for all cells."""
-    found = {cell.run.report["result"].get(CHANCE) for cell in ended}
-    if len(found) != 1 or ended[0].measure.key != "accuracy":
+    return accuracy_of_guessing([cell.run.report for cell in ended], ended[0].measure)
+
+
+def accuracy_of_guessing(reports: Sequence[Mapping[str, Any]], measure: Metric) -> float | None:
+    """In percent, of runs that are scored by ``measure``; None unless their reports have one and the same."""
+    found = {report["result"].get(CHANCE) for report in reports}
+    if len(found) != 1 or measure.key != "accuracy":
         return None
     [share] = found
     return None if share is None else 100 * float(share)
@@ -174,7 +179,7 @@ def fit(
         if low:
             plotting.cut(axes)
         if near and guessing is not None:
-            axes.axhline(guessing, color="#555555", linestyle=(0, (1, 3)), linewidth=1.2, label="guessing")
+            plotting.level(axes, guessing, "guessing")
     return axis_notes("vertical", low, measure, guessing, near)
 
 

@@ -41,7 +41,7 @@ def draw(ended: Sequence[Ended], about: str) -> Figure | None:
             label = methods.words({k: v for k, v in line.settings.items() if k != key}) or "all runs"
             style = {"color": color, "linestyle": dashes, "marker": marker, "markevery": max(1, len(at) // 8)}
             axes.plot(at, [point.mean for point in line.points], markersize=4, label=label, **style)
-        axes.axhline(1, color="#555555", linestyle=(0, (1, 3)), linewidth=1.2, label="noise = largest signal")
+        plotting.level(axes, 1, "noise = largest signal")
         if max(heights) > _LOG_RATIO * min(*heights, 1.0):
             axes.set_yscale("log")
         else:

@@ -49,8 +49,7 @@ def draw(ended: Sequence[Ended], about: str) -> Figure | None:
     if len(pairs) > len(shown):
         sentences.append(f"{len(pairs) - len(shown)} more groups of settings are not shown.")
     cells = [cell for cell in drawn if cell.run.config.placement in _PLACEMENTS]
-    two = [cell for cell in cells if cell.run.config.placement in _PLACEMENTS]
-    plotting.title(figure, [", ".join(methods.shared(cells)), *methods.marks(two)])
+    plotting.title(figure, [", ".join(methods.shared(cells)), *methods.marks(cells)])
     plotting.footer(figure, [*methods.footer(cells, points, about), *sentences])
     return figure
 
