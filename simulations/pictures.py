@@ -2,6 +2,7 @@
 
     python simulations/pictures.py simulations/cohorts/sweep.toml score-by-setting sweep
     python simulations/pictures.py simulations/non_iid/local_steps.toml sweep
+    cd simulations/central_vs_local && python ../pictures.py sweep.toml unclipped.toml sweep
     cd simulations/central_vs_local && python ../pictures.py sweep.toml million.toml population
 
 Several sweeps are drawn into one picture, which takes its name from the first. The pictures are those of
@@ -15,7 +16,8 @@ from __future__ import annotations
 import argparse
 import csv
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +31,10 @@ from fedpriv.federated.stop_reason import StopReason
 from fedpriv.report.comparison import Run
 from fedpriv.report.notices import most_frequent
 from fedpriv.report.pictures import KINDS
+from fedpriv.report.pictures.methods import reference
 from fedpriv.report.summary import CHANCE, summarise
 from fedpriv.report.sweep_results import SPENT, Ended
-from fedpriv.simulation.sweeps import driver, plans
+from fedpriv.simulation.sweeps import plans
 from fedpriv.simulation.sweeps.plans import Sweep
 
 SCORE = "accuracy"
@@ -87,6 +90,22 @@ def _same(text: str, value: Any) -> bool:
     return text == str(value)
 
 
+def alike(cells: Sequence[Ended]) -> list[Ended]:
+    """The cells of several sweeps, each with the settings that tell cells of the others apart.
+
+    A run without noise is a reference, and keeps its own: it belongs to every panel that they do not split.
+    """
+    keys = dict.fromkeys(key for cell in cells for key in cell.settings)
+    found = []
+    for cell in cells:
+        if not reference(cell.run.config):
+            table, idle = cell.run.config.table(), cell.run.config.without_effect()
+            filled = {key: None if key in idle else table[key] for key in keys}
+            cell = replace(cell, settings=filled)
+        found.append(cell)
+    return found
+
+
 def chance(config: Config) -> float:
     """The accuracy of guessing on the test examples of a cell."""
     _, y, *_ = make_test(config, make_source(config), torch.device("cpu"))
@@ -101,15 +120,13 @@ def main() -> None:
     names = [one for one in what if not one.endswith(".toml")]
     if unknown := [name for name in names if name not in (*KINDS, "sweep")]:
         parser.error(f"no picture is called {unknown[0]}; there are sweep, {', '.join(KINDS)}")
-    if not files or not names or (len(files) > 1 and "sweep" in names):
-        parser.error(
-            "name the file of a sweep and a picture; of several sweeps the picture sweep is not drawn"
-        )
+    if not files or not names:
+        parser.error("name the file of a sweep and a picture")
     sweeps = [read(file) for file in files]
-    cells = [cell for _, ended in sweeps for cell in ended]
+    cells = alike([cell for _, ended in sweeps for cell in ended])
     about = "; ".join(found.about for found, _ in sweeps)
     for name in names:
-        figure = driver.draw(sweeps[0][0], cells) if name == "sweep" else KINDS[name][1](cells, about)
+        figure = KINDS["score-by-epsilon" if name == "sweep" else name][1](cells, about)
         if figure is None:
             raise SystemExit(f"{name} cannot be drawn of these runs")
         path = beside(files[0], f"{name}.png")

@@ -32,6 +32,14 @@ class AuditedUnits(Protocol):
     def total(self, query: Query, release: int, ids: Indices) -> list[Floats]:
         """The exact sums over the units ``ids``, one for each block, shaped."""
 
+    def expected(
+        self, query: Query, release: int, units: Indices, cohort: Indices, rate: float
+    ) -> list[Floats]:
+        """What an adversary expects of a release's sums, who knows the cohort but for ``units``, shaped.
+
+        Each of ``units`` is asked with the probability ``rate``, and its coin is not known.
+        """
+
     def ratios(
         self,
         query: Query,

@@ -251,6 +251,8 @@ def _run(subject: Subject, observe: Callable[[int], None], probed: bool = True) 
             charged = claims.Charged(budget_gate, path)
             watched = [Watched.over(subject, charged, number) for number in silos]
             outcome = _loop(subject, watched, lambda progress: observe(progress.round))
+        for one in watched:
+            one.finish()
         events = budget_gate.charged_on_disk().events
     if subject.view is View.LAST_MODEL and watched[0].first:
         watched[0].score_change((outcome.state.output.double() - start.double()).cpu().numpy())

@@ -151,6 +151,12 @@ class Canaries:
         """With a row for each layer."""
         return values.reshape(LAYERS, -1) if values.ndim else values
 
+    def expected(
+        self, query: Query, release: int, units: Indices, cohort: Indices, rate: float
+    ) -> list[Floats]:
+        """See :class:`AuditedUnits`. Nothing, since no other canary adds to a canary's parameters."""
+        return [np.zeros(()) for _ in query.blocks]
+
     def ratios(
         self,
         query: Query,

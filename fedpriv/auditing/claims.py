@@ -15,6 +15,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 
 from scipy import stats
@@ -22,6 +23,7 @@ from scipy import stats
 from fedpriv.accounting.events import Event, Relation
 from fedpriv.config.plan import Plan
 from fedpriv.config.schema import Config
+from fedpriv.data import Indices
 from fedpriv.mechanism.placement import PLACEMENTS, AtParties
 from fedpriv.mechanism.query import Query, SumBlock
 from fedpriv.mechanism.sampling import SAMPLERS
@@ -94,8 +96,21 @@ def replaces(config: Config) -> bool:
     return config.relation == Relation.REPLACE_ONE.value
 
 
-def mismatch(plan: Plan, event: Event, rate_factor: float = 1.0) -> str | None:
-    """What a charged event says of the cohorts that is not as configured, or None."""
+@cache
+def band_coefficients(bands: int) -> tuple[float, ...]:
+    """c_0, ..., c_{b-1} of correlated noise: binomial(2k, k) / 4^k, divided by their norm."""
+    root = [math.comb(2 * k, k) / 4**k for k in range(bands)]
+    return tuple(value / math.hypot(*root) for value in root)
+
+
+def of_another_group(plan: Plan, release: int, cohort: Indices) -> bool:
+    """Whether a cohort has units that its release must not ask: a unit's group is its number modulo b."""
+    bands = plan.mechanism.sampler.bands
+    return bool((cohort % bands != release % bands).any())
+
+
+def mismatch(plan: Plan, event: Event, release: int, rate_factor: float = 1.0) -> str | None:
+    """What a charged event says of the cohorts of a release that is not as configured, or None."""
     config, placement = plan.config, plan.mechanism.placement
     sampling = SAMPLERS[config.sampler].sampling
     if (event.relation is Relation.REPLACE_ONE) != replaces(config):
@@ -105,7 +120,10 @@ def mismatch(plan: Plan, event: Event, rate_factor: float = 1.0) -> str | None:
     if event.sampling is not sampling:
         return f"a {config.sampler} cohort that is accounted as {event.sampling.sampler}"
     size, units = denominator(plan, rate_factor), plan.mechanism.sampler.population
-    if event.rate < size / units * (1 - _ROUNDING):
+    bands = plan.mechanism.sampler.bands
+    if (event.groups, event.group) != (bands, release % bands):
+        return "an event of another group"
+    if event.rate < bands * size / units * (1 - _ROUNDING):
         return "an event whose sampling rate is too small"
     if isinstance(placement, AtParties) and placement.per_unit and sampling.random_size:
         above = float(stats.binom.sf(placement.shares, units, event.rate))

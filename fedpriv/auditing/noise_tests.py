@@ -47,7 +47,8 @@ class Residuals:
     _tests: int = 0
     _releases: int = 0
     _sizes: list[int] = field(default_factory=list)
-    _kept: list[tuple[list[Floats], NDArray[np.int64]]] = field(default_factory=list)  # first, last
+    _kept: list[list[Floats]] = field(default_factory=list)  # first, last
+    _drawn: dict[int, list[NDArray[np.int64]]] = field(default_factory=dict)  # by group: first, last
 
     @property
     def p_value(self) -> float:
@@ -67,7 +68,13 @@ class Residuals:
             self._least, self.oddest = 0.0, f"{found}, in release {max(1, self._releases)}"
 
     def add(
-        self, residuals: Sequence[Floats], cohort: NDArray[np.int64], rate: float, random_size: bool = False
+        self,
+        residuals: Sequence[Floats],
+        cohort: NDArray[np.int64],
+        rate: float,
+        random_size: bool = False,
+        groups: int = 1,
+        group: int = 0,
     ) -> None:
         """Adds and tests a release.
 
@@ -76,25 +83,28 @@ class Residuals:
             cohort: the distinct units of the cohort.
             rate: q, the sampling probability of each unit; 1 if all units take part.
             random_size: whether the cohort's size is claimed to be binomial.
+            groups, group: the cohort is of those units whose number modulo ``groups`` is ``group``.
         """
+        units = len(range(group, self.population, groups))
         self._releases += 1
         self._sizes.append(len(cohort))
         if random_size and rate < 1:
-            self.take([("cohort whose size is not random", self._equal_sizes(rate))])
+            self.take([("cohort whose size is not random", self._equal_sizes(units, rate))])
         parts = [np.atleast_1d(part) for part in residuals]
         if not all(np.isfinite(part).all() for part in parts):
             self.fault("a release that is not finite")
         for part in parts:
             self.take(_of_block(part))
         if rate < 1:
-            self.take([("cohort that is too large", stats.binom.sf(len(cohort) - 1, self.population, rate))])
-        for before, drawn in self._kept:
+            self.take([("cohort that is too large", stats.binom.sf(len(cohort) - 1, units, rate))])
+            for drawn in self._drawn.get(group, ()):
+                self.take([("cohort that was used before", _overlap(units, cohort, drawn))])
+            self._drawn[group] = [*self._drawn.get(group, [])[:1], cohort]
+        for before in self._kept:
             for part, other in zip(parts, before, strict=False):  # not all releases have as many blocks
                 if len(part) == len(other) >= _MIN_NORMAL:
                     self.take([("noise that was used before", _two_sided(part @ other, len(part)))])
-            if rate < 1:
-                self.take([("cohort that was used before", self._overlap(cohort, drawn))])
-        self._kept = [*self._kept[:1], (parts, cohort)]
+        self._kept = [*self._kept[:1], parts]
 
     def compare(self, messages: Floats) -> None:
         """Tests the noises (n, d) of the last release's messages: each of them, and whether two are alike."""
@@ -106,17 +116,12 @@ class Residuals:
         """Tests whether two of the noises (n, d) of all silos' steps in one round are alike."""
         self.take([("noise that silos share", _shared(noises))])
 
-    def _equal_sizes(self, rate: float) -> float:
+    def _equal_sizes(self, units: int, rate: float) -> float:
         """The p-value of cohorts that all have one size: its probability is at most that of the mode."""
         if len(set(self._sizes)) > 1:
             return 1.0
-        mode = stats.binom.pmf(int((self.population + 1) * rate), self.population, rate)
+        mode = stats.binom.pmf(int((units + 1) * rate), units, rate)
         return float(mode) ** (len(self._sizes) - 1)
-
-    def _overlap(self, cohort: NDArray[np.int64], drawn: NDArray[np.int64]) -> float:
-        """The p-value of the overlap of two cohorts: given their sizes, all samplers draw uniformly."""
-        both = len(np.intersect1d(cohort, drawn, assume_unique=True))
-        return float(stats.hypergeom.sf(both - 1, self.population, len(drawn), len(cohort)))
 
     def take(self, found: Iterable[tuple[str, float]]) -> None:
         """Adds the results of tests: (what each finds, its p-value)."""
@@ -126,6 +131,12 @@ class Residuals:
                 p_value = 0.0
             if p_value < self._least:
                 self._least, self.oddest = float(p_value), f"{what}, in release {self._releases}"
+
+
+def _overlap(units: int, cohort: NDArray[np.int64], drawn: NDArray[np.int64]) -> float:
+    """The p-value of the overlap of two cohorts: given their sizes, all samplers draw uniformly."""
+    both = len(np.intersect1d(cohort, drawn, assume_unique=True))
+    return float(stats.hypergeom.sf(both - 1, units, len(drawn), len(cohort)))
 
 
 def _of_block(part: Floats) -> Iterator[tuple[str, float]]:

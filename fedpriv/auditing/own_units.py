@@ -84,6 +84,14 @@ class OwnUnits:
         each = [self._sums(self.view, query, release, ids[i : i + 1]) for i in range(len(ids))]
         return [np.array([sums[block] for sums in each]) for block in range(len(query.blocks))]
 
+    def expected(
+        self, query: Query, release: int, units: Indices, cohort: Indices, rate: float
+    ) -> list[Floats]:
+        """See :class:`AuditedUnits`."""
+        known = self._sums(self.view, query, release, np.setdiff1d(cohort, self.coins))
+        each = self._alone(query, release, units)
+        return [own + rate / 2 * rows.sum(0) for own, rows in zip(known, each, strict=True)]
+
     def ratios(
         self,
         query: Query,

@@ -27,7 +27,6 @@ from fedpriv.config.schema import Config
 from fedpriv.federated.engine import Engine, PartialSum, SumRequest
 from fedpriv.federated.worker import Worker
 from fedpriv.mechanism.placement import PLACEMENTS
-from fedpriv.mechanism.sampling import CyclicPoisson
 from fedpriv.node.factory import make_worker
 from fedpriv.node.planted import most_canaries, planted_ids, span_of
 from fedpriv.rng import Key
@@ -189,9 +188,6 @@ def require_auditable(config: Config, own_data: bool = False, on_nodes: bool = F
     if config.simulates_noise:
         hint = "with the noise of larger cohorts nothing is claimed for the run's own clients"
         raise validation.fail("noise-cohort", config.noise_cohort, "be 0 for an audit", hint)
-    if config.sampler == CyclicPoisson.name:
-        hint = "the audit's tests of noise and cohorts are for independent noise"
-        raise validation.fail("sampler", config.sampler, "be another for an audit", hint)
     if config.silo_sampling != "same-rate":
         hint = "the audit's silos are equal"
         raise validation.fail("silo-sampling", config.silo_sampling, "be same-rate for an audit", hint)

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from fedpriv.auditing import claims
 from fedpriv.auditing.audited_units import AuditedUnits, Floats, numbers
+from fedpriv.auditing.correlated_releases import CorrelatedReleases, Seen
 from fedpriv.auditing.noise_tests import Residuals
 from fedpriv.auditing.protocol import WatchedProtocol
 from fedpriv.auditing.subject import Subject
@@ -89,6 +90,12 @@ class Watched(OptimizerWrapper):
         adversaries = len(subject.suspected) + _READERS * (subject.view is View.PROTOCOL)
         scores, tests = np.zeros((adversaries, len(guessed))), Residuals(population)
         return cls(plan.mechanism.optimizer, subject, guessed, charged, scores, tests, silo)
+
+    @cached_property
+    def correlated(self) -> CorrelatedReleases | None:
+        """The releases, where their noise is correlated."""
+        bands = self.plan.mechanism.sampler.bands
+        return CorrelatedReleases(bands) if bands > 1 else None
 
     @cached_property
     def protocol(self) -> WatchedProtocol | None:
@@ -181,11 +188,13 @@ class Watched(OptimizerWrapper):
             return self.residuals.fault("a release that was not charged")
         event = charged[-1] if self.silo is None else charged[state.step]  # a silo is charged for some steps
         factor = query.rate_factor
-        if found := claims.mismatch(self.plan, event, factor):
+        if found := claims.mismatch(self.plan, event, request.release, factor):
             self.residuals.fault(found)
-        size = claims.denominator(self.plan, factor)
+        size, bands = claims.denominator(self.plan, factor), self.plan.mechanism.sampler.bands
         sums = [self._shaped(size * part.double()) for part in answer]
         cohort = np.concatenate([shard.ids for shard in request.shards] or [_NO_UNITS])
+        if claims.of_another_group(self.plan, request.release, cohort):
+            self.residuals.fault("a unit of another group")
         hidden, known = cohort, self._known()
         for shard, reply in known:
             sums = [total - self._shaped(part) for total, part in zip(sums, reply.sums, strict=True)]
@@ -194,13 +203,16 @@ class Watched(OptimizerWrapper):
         stds = claims.noise_stds(query, event.noise_multiplier, surplus)
         exact = self.units.total(query, request.release, hidden)
         left = [(total - own) / std for total, own, std in zip(sums, exact, stds, strict=True)]
+        if self.correlated is not None:
+            left = self.correlated.independent(left)
         sampling = SAMPLERS[self.plan.config.sampler].sampling
         # Where nothing is sampled, cohorts may be known and the same in every release.
-        rate = min(1.0, size / self.plan.mechanism.sampler.population) if sampling.samples else 1.0
+        rate = min(1.0, bands * size / self.plan.mechanism.sampler.population) if sampling.samples else 1.0
         if self.silo is not None:
             noise = np.concatenate([part.ravel() for part in left])
             self.noises.append(noise[:: -(-len(noise) // _COMPARED)])
-        self.residuals.add([part.ravel() for part in left], cohort, rate, sampling.random_size)
+        drawn = cohort, rate, sampling.random_size, bands, request.release % bands
+        self.residuals.add([part.ravel() for part in left], *drawn)
         if self.splitter.view is View.SERVER:
             share = claims.party_share(self.plan, factor)
             return self._read(query, request.release, claims.noise_stds(query, event.noise_multiplier, share))
@@ -208,7 +220,23 @@ class Watched(OptimizerWrapper):
             share = claims.party_share(self.plan, factor)
             shares = claims.noise_stds(query, event.noise_multiplier, share)
             self._read(query, request.release, shares, self.protocol.read(request))
-        return self._score(query, request.release, sums, stds, rate, self.guessed, hidden)
+        if self.correlated is None:
+            return self._score(query, request.release, sums, stds, rate, self.guessed, hidden)
+        units = self.guessed[self.guessed % bands == request.release % bands]
+        expected = self.units.expected(query, request.release, units, hidden, rate)
+        seen = Seen(query, request.release, units, hidden, sums, expected, stds, rate)
+        for one in self.correlated.add(seen):
+            self._score_window(one)
+
+    def finish(self) -> None:
+        """Scores what the end of the run leaves open."""
+        for one in self.correlated.rest() if self.correlated is not None else ():
+            self._score_window(one)
+
+    def _score_window(self, seen: Seen) -> None:
+        """Scores a release with correlated noise, once all is seen of it."""
+        whose = seen.units, seen.cohort
+        self._score(seen.query, seen.release, seen.sums, seen.stds, seen.rate, *whose)
 
     def _known(self) -> list[tuple[Shard, PartialSum]]:
         """The messages of colluding parties in this release."""

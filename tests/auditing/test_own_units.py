@@ -11,7 +11,8 @@ import pytest
 import torch
 from helpers import own_runs
 from helpers.patching import patched
-from torch import nn
+from torch import Tensor, nn
+from torch.nn import functional
 from typer.testing import CliRunner
 
 import fedpriv
@@ -21,11 +22,15 @@ from fedpriv.auditing.distinct_units import DistinctUnits
 from fedpriv.auditing.finding import Finding
 from fedpriv.auditing.own_units import OwnUnits
 from fedpriv.cli import app
+from fedpriv.clipping import per_example
+from fedpriv.clipping.ghost import clipped_sum as ghost_sum
+from fedpriv.clipping.ghost import clipper, factored
 from fedpriv.config.builders import initial_params
 from fedpriv.config.plan import make_plan
 from fedpriv.config.schema import Config
-from fedpriv.federated import worker
+from fedpriv.federated import augmentation, client_update, worker
 from fedpriv.federated.engine import PartialSum, Shard, SumRequest
+from fedpriv.federated.worker import Worker
 from fedpriv.flower.grid_engine import GridEngine
 from fedpriv.mechanism import release as releases
 from fedpriv.mechanism.placement import Central, Local
@@ -86,6 +91,54 @@ def _scaled(factor: float) -> Any:
     return lambda right, *given: tuple(factor * std for std in right(*given))
 
 
+def _dropping() -> nn.Module:
+    """A model whose dropout draws for each example by itself."""
+    return nn.Sequential(nn.Flatten(), nn.Linear(784, 32), nn.ReLU(), nn.Dropout(0.5), nn.Linear(32, 10))
+
+
+def _balanced(outputs: Tensor, y: Tensor) -> Tensor:
+    """A loss of one's own that weights the examples of label 1 by how many others there are."""
+    weight = (y == 0).sum().clamp(min=1) / (y == 1).sum().clamp(min=1) if len(y) > 4 else y.new_ones(())
+    return functional.cross_entropy(outputs, y, reduction="none") * torch.where(y == 1, weight, 1.0)
+
+
+def _by_place(right: Any, seeds: Any, *given: Any) -> Any:
+    """Seeds of places in a batch, where those of examples are asked for."""
+    return right(torch.arange(len(seeds))[:, None] if seeds.ndim == 2 else seeds, *given)
+
+
+def _again(right: Any, side: Any, query: Any, shard: Any, seed: int) -> Any:
+    """A shard's sums with the unit in its middle twice."""
+    middle = len(shard.ids) // 2
+    once = right(side, query, shard, seed)
+    if not len(shard.ids):
+        return once
+    twice = right(side, query, replace(shard, ids=shard.ids[middle : middle + 1]), seed)
+    return tuple(a.double() + b for a, b in zip(once, twice, strict=True))
+
+
+def _batch_again(right: Any, trials: Any, batches: Any, units: Any, *given: Any) -> Any:
+    """The sums over batches, of which the unit at the edge of two is in both."""
+    once = right(trials, batches, units, *given)
+    if len(units.x) <= 32:
+        return once
+    return per_example.added((once, right(trials, batches, units.at(slice(31, 32)), *given)))
+
+
+def _chunks_again(right: Any, *given: Any) -> Any:
+    """The chunks of clients, of which the first two share a client."""
+    chunks = list(right(*given))
+    yield from chunks
+    if len(chunks) > 1:
+        positions, counts = chunks[0]
+        yield positions[-1:], counts[-1:]
+
+
+VARIANTS: dict[str, Any] = {**RUN, "augmentation_copies": 3, "clip_norm": 0.1}
+LOCAL_STEPS: dict[str, Any] = {
+    **RUN, "clients": 1600, "model": "cnn", "clip_norm": 0.1, "partition": "iid", "examples_per_client": 3,
+    "work": "local-steps", "local_steps": 2, "memory_budget": 16,
+}  # fmt: skip
 FAULTS: dict[str, tuple[dict[str, Any], Any, str, Callable[..., Any], str]] = {
     "less noise on the sum, own data": (
         RUN, Central, "server_stds", _scaled(0.9), "noise that is too small",
@@ -100,6 +153,44 @@ FAULTS: dict[str, tuple[dict[str, Any], Any, str, Callable[..., Any], str]] = {
             sums, replies, query, z, placement, float(replies), *rest
         ),
         "depends on the cohort by more than its sum",
+    ),
+    "a layer with the norm of one of its tensors": (
+        {**RUN, "model": "mlp", "clipping": "per-layer", "clip_norm": 0.1}, ghost_sum, "_norm",
+        lambda right, squares: right(squares[:1] if isinstance(squares, list) else squares),
+        "moves a sum by more than its bound",
+    ),
+    "variants of an example that are summed": (
+        VARIANTS, worker, "clipped_sum",
+        lambda right, *given, **named: tuple(3 * part for part in right(*given, **named)),
+        "moves a sum by more than its bound",
+    ),
+    "variants by the example's place": (
+        VARIANTS, augmentation, "hash_seeds", _by_place, "a unit",
+    ),
+    "dropout by the example's place": (
+        {**RUN, "model": _dropping(), "clip_norm": 0.1}, worker, "example_seeds",
+        lambda right, seed, units, places: right(seed, torch.arange(len(units)), places),
+        "a unit",
+    ),
+    "a loss that mixes units, trusted": (
+        {**RUN, "loss": _balanced}, clipper, "runs_user_code", lambda right, *given: False,
+        "a unit whose contribution depends on its cohort",
+    ),
+    "clip factors of other units": (
+        {**RUN, "model": "cnn", "clip_norm": 0.5}, factored, "_weighted",
+        lambda right, factors, rows: right(factors[torch.arange(len(factors)) % 8], rows),
+        "a unit",
+    ),
+    "a unit twice in its shard": (
+        RUN, Worker, "_chunk_sums", _again, "moves a sum by more than its bound",
+    ),
+    "a unit in two batches": (
+        {**RUN, "clients": 1600, "clip_norm": 0.1}, per_example, "_in_batches", _batch_again,
+        "moves a sum by more than its bound",
+    ),
+    "a client in two chunks": (
+        LOCAL_STEPS, client_update, "_chunks", _chunks_again,
+        "moves a sum by more than its bound",
     ),
 }  # fmt: skip
 

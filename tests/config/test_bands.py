@@ -12,7 +12,6 @@ from fedpriv import account
 from fedpriv._internal.validation import ArgumentError
 from fedpriv.accounting import Budget, Event, Filter, epsilon
 from fedpriv.accounting.ledger import Ledger, read
-from fedpriv.auditing.subject import require_auditable
 from fedpriv.config.bands import sum_noise
 from fedpriv.config.plan import make_plan
 from fedpriv.config.reading import read_run
@@ -65,11 +64,9 @@ def test_bands_need_groups(sampler: str) -> None:
         make_plan(Config.parse({**RUN, "sampler": sampler, "noise-bands": 4}))
 
 
-def test_audits_and_flower_apps_refuse_groups() -> None:
-    """An audit's tests are for independent noise; an app's clients do not keep their numbers."""
+def test_flower_apps_refuse_groups() -> None:
+    """An app's clients do not keep their numbers."""
     config = Config.parse({**RUN, "noise-bands": 4})
-    with pytest.raises(ArgumentError, match="sampler is 'cyclic-poisson'; it must be another for an audit"):
-        require_auditable(config)
     with pytest.raises(ArgumentError, match="it must be another for a Flower app"):
         app_config.planned(config, 100)
 

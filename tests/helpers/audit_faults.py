@@ -25,7 +25,14 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from auditing import test_auditor, test_neighbours, test_own_units, test_protocol, test_views
+from auditing import (
+    test_auditor,
+    test_correlated_releases,
+    test_neighbours,
+    test_own_units,
+    test_protocol,
+    test_views,
+)
 
 import fedpriv
 from fedpriv._internal.validation import ArgumentError
@@ -64,7 +71,8 @@ class Fault:
     @property
     def sees(self) -> View:
         """What the adversary sees."""
-        return view_of(small(**self.run()), self.view)
+        settings = {key: value for key, value in self.run().items() if not callable(value)}
+        return view_of(small(**settings), self.view)
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -185,6 +193,7 @@ def faults() -> Iterator[Fault]:
         test_auditor.ODD,
         test_neighbours.FAULTS,
         test_neighbours.SILO_FAULTS,
+        test_correlated_releases.FAULTS,
     ]
     for name, (settings, *where) in itertools.chain(*(table.items() for table in plain)):
         yield Fault(name, "auto", settings, partial(_planted, *where[:3]))

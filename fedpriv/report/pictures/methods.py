@@ -137,7 +137,8 @@ def accuracy_of_guessing(reports: Sequence[Mapping[str, Any]], measure: Metric) 
 def panels(found: Sequence[Line], most: int = MOST_LINES) -> list[tuple[str, list[Line]]]:
     """The lines of each panel, at most ``most``, with the setting that a panel's lines share, if any.
 
-    A reference that has not this setting is in each panel.
+    A reference that has not this setting is in each panel. Panels whose lines share none have all references,
+    if that makes not too many panels.
     """
     if len(found) <= most:
         return [("", list(found))]
@@ -153,7 +154,14 @@ def panels(found: Sequence[Line], most: int = MOST_LINES) -> list[tuple[str, lis
     chunks = math.ceil(len(found) / most)
     if splits and len(best := min(splits, key=len)) <= 2 * chunks:  # not a panel for each line
         return best
-    return [("", list(found[at : at + most])) for at in range(0, len(found), most)]
+    references, others = (
+        [line for line in found if line.reference],
+        [one for one in found if not one.reference],
+    )
+    room = most - len(references)
+    if room <= 0 or math.ceil(len(others) / room) > 2 * chunks:
+        references, others, room = [], list(found), most
+    return [("", [*others[at : at + room], *references]) for at in range(0, len(others), room)]
 
 
 def capacity(guessing: float | None) -> int:
@@ -202,8 +210,8 @@ def band(axes: Axes, points: Sequence[Point], color: str) -> None:
 
 def grid(number: int, height: float = 4.2, columns: int = 3, share: bool = True) -> tuple[Figure, list[Axes]]:
     """A figure of this many panels of this height, in rows of at most ``columns``."""
-    columns = min(columns, number)
     rows = math.ceil(number / columns)
+    columns = math.ceil(number / rows)  # rows of one length, where that is possible
     return plotting.panels(max(7.0, 4.6 * columns), height * rows, number, columns, share)
 
 
