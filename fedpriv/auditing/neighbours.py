@@ -9,7 +9,9 @@ so by themselves. Then
 - what is released may differ by this difference over the public denominator, and by nothing else;
 - the optimizer's queries, and its updates on given answers, may not differ at all.
 
-This holds each contribution against S directly, without statistics, so one canary is enough.
+This holds each contribution against S directly, without statistics, so one canary is enough. It is done for a
+few of them. The contributions of all canaries of these cohorts are compared with their closed forms, in
+parameters that no other canary has.
 """
 
 from __future__ import annotations
@@ -25,7 +27,8 @@ from torch import Tensor
 
 from fedpriv.accounting.events import Event
 from fedpriv.auditing import claims
-from fedpriv.auditing.audited_units import AuditedUnits
+from fedpriv.auditing.audited_units import AuditedUnits, numbers
+from fedpriv.auditing.canaries import Canaries
 from fedpriv.auditing.subject import Subject
 from fedpriv.config.plan import Plan
 from fedpriv.data import Indices
@@ -158,6 +161,19 @@ class Neighbours:
         original = self._repeated(state, releases)
         for number, canary in enumerate(self._chosen(original)):
             yield from self._compared(original, int(canary), state, releases, number == 0)
+        if isinstance(self.subject.units, Canaries):
+            yield from self._each(original, self.subject.units)
+
+    def _each(self, original: _Recorder, canaries: Canaries) -> Iterator[str]:
+        """What is wrong with any canary's contribution in the cohorts, each in its own parameters."""
+        side = replace(self.subject.side, view=canaries)
+        for query, request in zip(original.queries, original.requests, strict=False):
+            ids = np.concatenate([*(shard.ids for shard in request.shards), np.zeros(0, np.int64)])
+            sums = [numbers(part) for part in side.answer(replace(request, party_stds=None)).sums]
+            wanted = canaries.total(query, request.release, ids)
+            for part, own, bound in zip(sums, wanted, claims.sensitivities(query), strict=True):
+                if not np.abs(canaries.shaped(part) - own).max() <= _OF_SUMS * bound:
+                    yield "a canary that does not add its clipped vector"
 
     def few_parties(self, state: State, releases: int) -> Iterator[tuple[str, float]]:
         """(what it finds, p-value): the noise on a sum of the fewest parties must be that of the usual sum.

@@ -148,6 +148,26 @@ def _of_block(part: Floats) -> Iterator[tuple[str, float]]:
     if count >= _MIN_NORMAL:
         yield "noise that all coordinates share", _two_sided(part.sum(), count)
         yield "noise that neighbours share", _two_sided(part[1:] @ part[:-1], count - 1)
+        yield "noise that distant coordinates share", _repeated(part)
+
+
+def _repeated(part: Floats) -> float:
+    """The p-value of noise (n,) that is repeated at some distance: the largest of all its autocorrelations.
+
+    >>> noise = np.random.default_rng(0).standard_normal(5000)
+    >>> _repeated(noise) > 0.01, _repeated(np.concatenate([noise, noise[:1500]])) < 1e-9
+    (True, True)
+    """
+    count = len(part)
+    size = 1 << (2 * count - 1).bit_length()  # so that no sum runs around the end
+    sums = np.fft.irfft(np.abs(np.fft.rfft(part, size)) ** 2)
+    distances = np.arange(2, count - _MIN_NORMAL + 1)
+    if not len(distances):
+        return 1.0
+    # In parts of the sum of squares, whose tails are lighter than a normal distribution's.
+    scale = count / max(float(part @ part), np.finfo(np.float64).tiny)
+    largest = float((np.abs(scale * sums[distances]) / np.sqrt(count - distances)).max())
+    return min(1.0, 2 * len(distances) * float(stats.norm.sf(largest)))
 
 
 def _shared(noises: Floats) -> float:

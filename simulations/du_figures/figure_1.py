@@ -7,9 +7,9 @@ Needs MNIST under $FEDPRIV_DATA (`fedpriv data fetch mnist`). Finished runs are 
 and skipped the next time. Runs are seeded to be repeatable; such runs are not private.
 
 The settings are those of the official repository, as in `simulations/dynamic_dp_sgd/table_1.py --official`.
-SGD has their cohorts, without noise and without clipping, and a third of their step size. The norm is the mean
-of the Euclidean norms of 200 examples' gradients, before clipping. They are of the public test set: the norms of
-the training examples would cost privacy. The paper draws its average over the training examples.
+SGD has their cohorts, a third of their step size, no noise and no clipping. The norm is the mean of the
+Euclidean norms of 200 examples' gradients, before clipping. They are of the public test set: the norms of the
+training examples would cost privacy. The paper draws its average over the training examples.
 """
 
 from __future__ import annotations

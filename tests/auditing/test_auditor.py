@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from helpers.patching import patched
 from helpers.small import small
 from scipy import stats
@@ -25,6 +26,7 @@ from fedpriv.auditing.one_run import one_run_p_value, proved_epsilon
 from fedpriv.cli import app
 from fedpriv.config.schema import Config
 from fedpriv.federated.cohorts import CohortSampler
+from fedpriv.mechanism.gaussian import PIECE
 from fedpriv.mechanism.placement import Central, Distributed
 from fedpriv.mechanism.query import Query, Term
 from fedpriv.mechanism.rounded_gaussian import Rounded
@@ -35,6 +37,7 @@ from fedpriv.runs.budget import RunAccountant
 CANARIES = 20_000
 FIRST = {"dp2_sgd_steps": 2}
 LOUD: dict[str, Any] = {"clients": CANARIES, "epsilon": 4.0, "rounds": 6, "sampling_rate": 0.2, "seed": 0}
+LONG: dict[str, Any] = {**LOUD, "clients": 40_000}  # two parameters each: more than a piece of noise has
 EVERYONE: dict[str, Any] = {**LOUD, "clients": 6000, "sampler": "everyone", "sampling_rate": 1.0}
 DP2: dict[str, Any] = {**LOUD, **FIRST, "dp2_adaptive_steps": 1}
 
@@ -200,6 +203,10 @@ ODD: dict[str, tuple[dict[str, Any], Any, str, Callable[..., Any], str]] = {
         LOUD, CohortSampler, "draw",
         lambda right, cohorts, release, factor=1.0: right(cohorts, 0, factor), "cohort that was used before",
     ),
+    "one noise for all pieces of a vector": (
+        LONG, Rounded, "take", lambda right, draws: tuple(_in_pieces(z) for z in right(draws)),
+        "noise that distant coordinates share",
+    ),
     "an exact bit": (
         {**LOUD, "adaptive_quantile": 0.5}, Central, "server_stds",
         lambda right, *a: (right(*a)[0], 0.0), "noise that is ",
@@ -222,6 +229,11 @@ def _holed(normal: Tensor) -> Tensor:
     return normal
 
 
+def _in_pieces(normal: Tensor) -> Tensor:
+    """With the first piece's numbers in all pieces."""
+    return normal.flatten()[torch.arange(normal.numel()) % PIECE].view_as(normal)
+
+
 FEW = {"clients": 2000}  # the residuals tell more than guesses
 
 
@@ -230,7 +242,7 @@ FEW = {"clients": 2000}  # the residuals tell more than guesses
 def test_a_fault_is_found_in_the_residuals(fault: str) -> None:
     settings, owner, name, wrong, said = ODD[fault]
     with patched(owner, name, wrong):
-        found = found_in(settings | FEW)
+        found = found_in(settings if settings is LONG else settings | FEW)
     assert found.irregular, found
     assert said in found.oddest
 

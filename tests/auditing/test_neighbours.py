@@ -89,7 +89,19 @@ def _unpaid(right: Any, gate: RunAccountant, events: Any) -> None:
         right(gate, events)
 
 
+def _too_long(right: Any, side: worker.Worker, query: Query, ids: Any, seed: Any) -> Any:
+    """One unit in twenty adds a tenth more than its clipped vector, and none of those that are probed."""
+    sums, few = right(side, query, ids, seed), ids[ids % 20 == 19]
+    if not len(few):
+        return sums
+    return tuple(total + 0.1 * part for total, part in zip(sums, right(side, query, few, seed), strict=True))
+
+
 FAULTS: dict[str, tuple[dict[str, Any], Any, str, Callable[..., Any], str]] = {
+    "a few units with vectors that are too long": (
+        {**RUN, "sampler": "everyone", "sampling_rate": 1.0}, worker.Worker, "_units_sums", _too_long,
+        "a canary that does not add its clipped vector",
+    ),
     "weights by number of examples": (RUN, worker, "clipped_sum", _by_examples, "more than its bound"),
     "a preconditioner from raw gradients": (
         {**RUN, "optimizer": "dp-sgd"}, worker, "clipped_sum", _preconditioned, "depends on its cohort",
@@ -261,7 +273,7 @@ def test_noise_and_denominators_are_those_of_the_run() -> None:
         )
         wanted = mechanism.placement.total_stds(query.noise_stds(1.3))
         assert claims.noise_stds(query, 1.3, claims.surplus(plan)) == pytest.approx(wanted)
-        assert claims.mismatch(plan, mechanism.event(1.3)) is None
+        assert claims.mismatch(plan, mechanism.event(1.3), 0) is None
 
 
 # Samplers' inclusion probabilities, directly. Each test fails with probability 1e-6 in sound code.

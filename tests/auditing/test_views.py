@@ -178,6 +178,10 @@ CAPPED: dict[str, Any] = {
 }  # fmt: skip
 SHARES: dict[str, Any] = {**LOCAL, "placement": "distributed", "clients": 100}
 # No message and no cohort is odd by itself, so guesses alone find it.
+QUIET: dict[str, Any] = {
+    **RUN, "clients": 1600, "epsilon": 0.05, "delta": 1e-5, "rounds": 20, "sampling_rate": 0.1,
+    "placement": "distributed", "optimizer": "dp-sgd",
+}  # fmt: skip
 GUESSED: dict[str, tuple[str, dict[str, Any], Any, str, Callable[..., Any]]] = {
     "a cap on participations that nobody keeps": (
         "server", CAPPED, CohortSampler, "_below_cap", _sends_above_its_cap,
@@ -185,6 +189,15 @@ GUESSED: dict[str, tuple[str, dict[str, Any], Any, str, Callable[..., Any]]] = {
     "a message that is accounted with all of the noise": (
         "server", SHARES, Distributed, "message_event",
         lambda right, placement, sampler, z: replace(right(placement, sampler, z), noise_multiplier=z),
+    ),
+    "a server that is said not to know the cohort": (
+        "server", QUIET, Distributed, "message_event",
+        lambda right, placement, sampler, z: sampler.event(right(placement, sampler, z).noise_multiplier),
+    ),
+    "a server that is said not to see who replies": (
+        "server", {**QUIET, "sampler": "everyone", "sampling_rate": 1.0, "rounds": 1},
+        Distributed, "message_event",
+        lambda right, placement, sampler, z: replace(right(placement, sampler, z), relation="add-remove"),
     ),
 }  # fmt: skip
 

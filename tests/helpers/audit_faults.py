@@ -45,6 +45,7 @@ from helpers.small import SMALL, small
 
 RESULTS = Path(__file__).parents[1] / "audits.json"
 SIZES, SEEDS = tuple(50 * 2**k for k in range(8)), 3  # 50, 100, ... 6,400
+LONGER = tuple(50 * 2**k for k in range(8, 11))  # where the vectors of a fault's test are long: to 51,200
 MOST_MESSAGES = 1_600  # where each client's message is computed by itself
 MOST_OF_OWN, OWN_COINS = 1_600, 30  # of a run's own clients, and coins among them
 DELTA = 1e-5  # the same for all numbers of units, so that the claim is, too
@@ -80,7 +81,8 @@ class Fault:
         most = MOST_OF_OWN if self.own_data else SIZES[-1]
         if self.sees is View.SERVER and "examples_per_client" not in self.settings:
             most = MOST_MESSAGES
-        return tuple(size for size in SIZES if size <= most)
+        more = LONGER if self.settings.get("clients", 0) > test_auditor.CANARIES else ()
+        return (*(size for size in SIZES if size <= most), *more)
 
     def run(self, units: int | None = None, seed: int = 0) -> dict[str, Any]:
         """The settings of a run with so many units; None: with those of its test."""
