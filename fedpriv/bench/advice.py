@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from fedpriv._internal import hardware
 from fedpriv.bench.figures import Figures
+from fedpriv.clipping.invariance import ALONE
 from fedpriv.config.plan import Plan
 from fedpriv.tasks.metrics import counted
 
@@ -29,10 +30,7 @@ def _of_sums(figures: Figures) -> Iterator[str]:
             "and a fraction of the clipped sum's time"
         )
     if compared.alone:
-        yield (
-            "units are computed one by one, because on this machine the last bits of what a unit adds depend "
-            "on its place in a batch, which a released model must not show"
-        )
+        yield ALONE
     for setting, seconds in compared.instead.items():
         if seconds < _FASTER * compared.clipped:
             less = ", with passes of lower precision" if setting.startswith("precision") else ""

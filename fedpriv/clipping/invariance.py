@@ -135,6 +135,10 @@ def _same(one: Tensor, other: Tensor) -> bool:
     return bool(same.all()) or bool((same | ((one != one) & (other != other))).all())
 
 
+ALONE = (
+    "units are computed one by one, because on this machine the last bits of what a unit adds depend on its "
+    "place in a batch, which a released model must not show"
+)
 BOOK_KEEPING = "book-keeping"  # the computation that forms vectors instead where no batch size passes
 
 _batches: WeakKeyDictionary[Differentiable, dict[tuple[Hashable, ...], Batches | None]] = WeakKeyDictionary()

@@ -13,7 +13,9 @@ import numpy as np
 import torch
 
 from fedpriv._internal import ray_cluster, user_code, validation
+from fedpriv.clipping import sum_gradients
 from fedpriv.clipping.dropout_calls import settings_of
+from fedpriv.clipping.invariance import ALONE, summed_alone
 from fedpriv.config import consistency
 from fedpriv.config.builders import (
     choose_device,
@@ -31,6 +33,7 @@ from fedpriv.config.schema import Config
 from fedpriv.data import Source
 from fedpriv.federated.engine import Engine
 from fedpriv.federated.secure_engine import LocalParties, SecureEngine, Silos
+from fedpriv.mechanism.query import Query, SumBlock, Term
 from fedpriv.node.factory import make_worker
 from fedpriv.node.silo import SiloEngine, make_silo_worker
 from fedpriv.parameters import Layout
@@ -45,6 +48,7 @@ from fedpriv.secure_aggregation.threshold import smallest_threshold
 from fedpriv.tasks.task import Task, alike
 
 _SOME = 16  # examples that are looked at before a run
+_SMALL = 2**20  # parameters of a model whose trials take about a second
 
 
 @dataclass(frozen=True)
@@ -97,6 +101,8 @@ def check(config: Config, audited: bool = False) -> Checked:
             "trained and scored on each alone, which is slow, and by which it may learn nothing"
         )
         notes = (*notes, note)
+    if user_code.named(config.model) and not config.trains_locally and _sums_alone(task, source):
+        notes = (*notes, f"model {config.model}: {ALONE}")
     return Checked(task.layout, notes)
 
 
@@ -164,6 +170,19 @@ def _check_model(config: Config, source: Source, task: Task, again: Task) -> Non
     except Exception as error:
         allowed = "have gradients for each example alone, by torch.func.vmap"
         raise user_code.fail("model", config.model, allowed, user_code.described(error)) from error
+
+
+def _sums_alone(task: Task, source: Source) -> bool:
+    """Whether a small model's units are computed one by one, since no batch gives equal bits at every place.
+
+    Of a large one the trials would take too long before a run; `fedpriv bench` makes them.
+    """
+    if task.dimension > _SMALL:
+        return False
+    x, y, *_ = source.test()
+    query = Query((task.initial(np.random.default_rng(0)),), (SumBlock((Term(1.0),)),))
+    sum_gradients(task, query, x[:_SOME], y[:_SOME])
+    return summed_alone(task)
 
 
 def _draws_by_itself(config: Config, task: Task, source: Source) -> bool:

@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 from fedpriv._internal import user_code
 from fedpriv._internal.validation import ArgumentError
 from fedpriv.cli import app
+from fedpriv.clipping.invariance import ALONE, Batches
 from fedpriv.config.builders import initial_params, make_source, make_task
 from fedpriv.config.plan import make_plan
 from fedpriv.config.schema import Config
@@ -405,6 +406,15 @@ def test_a_model_that_mixes_examples_is_reported_before_the_run(mine: Path) -> N
     quiet = CliRunner().invoke(app, ["simulate", *flags, "--json", "--out", "quiet"])
     assert note in quiet.stderr
     assert json.loads(quiet.stdout)["out"] == "quiet"
+
+
+def test_a_model_whose_units_are_summed_one_by_one_is_reported_before_the_run(
+    mine: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = Config.parse({**SETTINGS, "model": "users_mine:Net"})
+    monkeypatch.setattr(Batches, "begin", lambda *given: False)  # no batch passes its trial
+    assert check(config).notes == (f"model users_mine:Net: {ALONE}",)
+    assert not check(config.changed(model="logistic")).notes  # that of the package is tested
 
 
 def run_by_command(*settings: str) -> Result:

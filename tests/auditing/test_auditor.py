@@ -22,6 +22,7 @@ from fedpriv._internal.validation import ArgumentError
 from fedpriv.accounting import Event
 from fedpriv.auditing.auditor import audit
 from fedpriv.auditing.finding import Finding
+from fedpriv.auditing.noise_tests import Residuals
 from fedpriv.auditing.one_run import one_run_p_value, proved_epsilon
 from fedpriv.cli import app
 from fedpriv.config.schema import Config
@@ -232,6 +233,16 @@ def _holed(normal: Tensor) -> Tensor:
 def _in_pieces(normal: Tensor) -> Tensor:
     """With the first piece's numbers in all pieces."""
     return normal.flatten()[torch.arange(normal.numel()) % PIECE].view_as(normal)
+
+
+def test_noise_that_repeats_itself_is_told_from_noise_that_does_not() -> None:
+    noise = np.random.default_rng(0).standard_normal(6000)
+    sound, repeated = Residuals(100), Residuals(100)
+    sound.add([noise], np.arange(3), 0.5)
+    repeated.add([np.concatenate([noise[:4500], noise[:1500]])], np.arange(3), 0.5)
+    assert sound.p_value > 0.01
+    assert repeated.p_value < 1e-9
+    assert repeated.oddest == "noise that distant coordinates share, in release 1"
 
 
 FEW = {"clients": 2000}  # the residuals tell more than guesses

@@ -18,6 +18,8 @@ from fedpriv.auditing import claims
 from fedpriv.auditing.auditor import audit
 from fedpriv.auditing.correlated_releases import CorrelatedReleases, Seen
 from fedpriv.auditing.finding import Finding
+from fedpriv.config.plan import make_plan
+from fedpriv.config.schema import Config
 from fedpriv.mechanism import correlated
 from fedpriv.mechanism.correlated import coefficients
 from fedpriv.mechanism.query import Query, SumBlock, Term
@@ -67,6 +69,12 @@ def test_each_release_is_seen_through_all_rows_that_it_reaches(bands: int, round
         others[t] = sums[t]
         np.testing.assert_allclose(one.sums[0], column @ (c @ others) / (column @ column), rtol=1e-9)
         assert one.stds == pytest.approx([2.0 / np.linalg.norm(column)])
+
+
+def test_a_unit_of_another_group_is_told() -> None:
+    plan = make_plan(Config.parse({key.replace("_", "-"): value for key, value in RUN.items()}))
+    assert not claims.of_another_group(plan, 5, np.array([1, 5, 13]))
+    assert claims.of_another_group(plan, 5, np.array([1, 5, 14]))
 
 
 def test_residuals_are_made_independent() -> None:
