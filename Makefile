@@ -13,7 +13,7 @@ export FLWR_DISABLE_UPDATE_CHECK = 1
 export RAY_USAGE_STATS_ENABLED = 0
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-exhaustive mutants fuzz trust check generated docs lock clean
+.PHONY: help demo test test-slow test-exhaustive mutants fuzz trust trust-all check generated docs lock clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -45,6 +45,12 @@ check: $(VENV)/installed-dev ## Lint code and Dockerfile, check the format and t
 
 trust: $(VENV)/installed-test ## Run what docs/trust.md counts, and write the page; ARGS go to pytest
 	$(BIN)/python tests/helpers/trust.py -n auto --dist loadgroup $(ARGS)
+
+trust-all: $(VENV)/installed-test ## The same with all audits and all planted faults, in three to four hours
+	$(BIN)/python benchmarks/audit.py --write
+	$(BIN)/python tests/helpers/audit_faults.py --write
+	$(BIN)/python tests/helpers/mutants.py --write
+	$(MAKE) trust
 
 generated: $(VENV)/installed ## Write the tables in README and docs, and Flower's run-config, anew
 	$(BIN)/python docs/_site/blocks.py

@@ -62,6 +62,48 @@ def test_all_clients_at_once_equal_the_plain_loop(work, points):
         assert_equal(clipped_sum(work, task, query, x, y, owner, len(SIZES), chunk), want)
 
 
+PLACED = {
+    "network": (lambda: nn.Sequential(nn.Linear(13, 8), nn.ReLU(), nn.Linear(8, 2)), (13,)),
+    "softmax": (lambda: nn.Linear(10, 3), (10,)),
+    "convolutions": (network, (1, 4, 4)),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("several", [1, 3])
+@pytest.mark.parametrize("work", WORKS[1:], ids=str)
+@pytest.mark.parametrize("kind", PLACED)
+def test_what_a_client_adds_by_local_steps_depends_on_no_other_client(kind, work, several):
+    """Bit by bit: what is left of a sum without a client, and of the client alone, is rounding of float64.
+
+    All clients are clipped, so bits of float32 that change with the place would be 1e-7 of the clip norm.
+    """
+    build, shape = PLACED[kind]
+    torch.manual_seed(0)
+    task, clients, clip_norm = Task(build()), 41, 1e-3
+    owner = torch.arange(clients * several) // several
+    x, y = noise(len(owner), *shape, seed=1).float(), torch.arange(len(owner)) % 2
+    start = (0.3 * noise(task.dimension, seed=2)).float()
+    query = Query((start,), (SumBlock((Term(clip_norm),)),))
+
+    def total(kept, chunk=None):
+        own = kept[owner]
+        renumbered = (torch.cumsum(kept, 0) - 1)[owner[own]]
+        more = {"chunk": chunk, "exact": True}
+        return clipped_sum(work, task, query, x[own], y[own], renumbered, int(kept.sum()), **more)[0]
+
+    everyone = torch.ones(clients, dtype=torch.bool)
+    total(everyone), total(everyone)  # other sizes of batches are used from the second time on
+    for gone in (0, 1, 17, 40):
+        alone = torch.zeros_like(everyone)
+        alone[gone] = True
+        own = total(alone)
+        assert float(own.norm()) == pytest.approx(clip_norm, rel=1e-5)
+        for chunk in (None, 7):
+            left = total(everyone, chunk) - total(everyone & ~alone) - own
+            assert float(left.norm()) <= 1e-11 * clip_norm
+
+
 class Scaled(nn.Module):
     """A layer whose outputs have one trained factor, a tensor without dimensions."""
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from helpers.hugging_face import CLASSES, IDS, QUIET, Net, classifier, gpt2, hf, opt, sizes_of
+from helpers.places import rounding_moved
 from peft import LoraConfig, get_peft_model
 from peft.utils import get_peft_model_state_dict, set_peft_model_state_dict
 from torch import Tensor, nn
@@ -17,6 +18,7 @@ from fedpriv.clipping.ghost.clipper import clipper_of
 from fedpriv.clipping.ghost.layers import hugging_face, rule_of
 from fedpriv.clipping.per_example import gradients_loop
 from fedpriv.parameters import layout_of
+from fedpriv.tasks.task import Task
 
 VOCABULARY, LENGTH = 50, 10
 LOSS = nn.CrossEntropyLoss(reduction="none")
@@ -125,6 +127,12 @@ def test_the_clipped_sum_is_that_of_the_plain_loop(kind: str) -> None:
     for part, same in zip(*(layout_of(network).split(v).values() for v in (got, wanted)), strict=True):
         assert (part - same).norm() <= 1e-4 * same.norm() + 1e-6 * wanted.norm()
     assert formed(network, x, y) == KINDS[kind][1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_rounding_depends_on_no_other_unit(kind: str) -> None:
+    assert rounding_moved(Task(built(kind)), (LENGTH,), tokens=(VOCABULARY,)) <= 1.001
 
 
 class Seen(nn.Module):
