@@ -47,6 +47,7 @@ EXAMPLES = 200  # public, whose gradients are measured; the accuracy is of all 1
 SGD_RATE = 0.05  # with 0.15 a run of ours diverged at step 2,000: nothing clips its gradients
 METHODS = {"dynamic": "dynamic DP-SGD", "vanilla": "DP-SGD", "SGD": "SGD: no noise, no clipping"}
 PARTS = {"accuracy": "test accuracy (%)", "gradient norm": "mean norm of an example's gradient"}
+LEAST = 75  # percent, where the accuracy's axis starts
 PLACES = (0.0, 0.1, 0.25, 0.5, 1.0)  # of a run, in the table
 
 Record = dict[str, Any]
@@ -121,12 +122,15 @@ def draw(runs: Sequence[Record]) -> Figure:
         axes.set(xlabel="step", ylabel=label)
         plotting.rule(axes, whole=True)
         axes.legend(fontsize=8)
+    all_axes[0].set_ylim(LEAST, 100)
+    plotting.cut(all_axes[0])
     all_axes[1].set_yscale("log")
     seeds = ", ".join(map(str, FRESH))
     about = f"All runs: reproducible, not private (seeds {seeds})"
     plotting.title(figure, ["Du et al. 2021, Figure 1: mnist, cnn, epsilon 0.4 by GDP-CLT", about])
     footer = [
         "Lines: the mean of n runs; bands: the 95 % confidence interval of the mean.",
+        f"The accuracy's axis is cut: it starts at {LEAST} %. At step 0 the networks guess.",
         f"Gradients: of {EXAMPLES} public test examples, before clipping.",
         "SGD is a reference; it is not private.",
         "Epsilon: privacy unit = one example; neighbouring relation = add-remove; delta = 1.66e-05; "
