@@ -46,7 +46,7 @@ check: $(VENV)/installed-dev ## Lint code and Dockerfile, check the format and t
 trust: $(VENV)/installed-test ## Run what docs/trust.md counts, and write the page; ARGS go to pytest
 	$(BIN)/python tests/helpers/trust.py -n auto --dist loadgroup $(ARGS)
 
-trust-all: $(VENV)/installed-test ## The same with all audits and all planted faults, in three to four hours
+trust-all: $(VENV)/installed-test ## The same with all audits and all planted faults, which takes hours
 	$(BIN)/python benchmarks/audit.py --write
 	$(BIN)/python tests/helpers/audit_faults.py --write
 	$(BIN)/python tests/helpers/mutants.py --write

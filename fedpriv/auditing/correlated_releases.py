@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from fedpriv.auditing import claims
 from fedpriv.auditing.audited_units import Floats
@@ -47,60 +47,61 @@ class Seen:
 
 
 @dataclass
+class _Window:
+    """A release, and what the rows that have been seen say of it."""
+
+    seen: Seen
+    total: list[Floats]
+    rows: int = 0
+    share: float = 0.0  # the sum of the squares of the rows' weights
+
+    def add(self, weight: float, row: Sequence[Floats]) -> None:
+        """Adds the next row."""
+        self.total = [total + weight * part for total, part in zip(self.total, row, strict=True)]
+        self.rows, self.share = self.rows + 1, self.share + weight**2
+
+    def whole(self) -> Seen:
+        """The release with the sums and the stds of its rows."""
+        pairs = zip(self.total, self.seen.expected, strict=True)
+        sums = [total / self.share + usual for total, usual in pairs]
+        return replace(self.seen, sums=sums, stds=[std / self.share**0.5 for std in self.seen.stds])
+
+
+class Rows:
+    """C times a sequence of blocks, row by row."""
+
+    def __init__(self, bands: int) -> None:
+        """Before the first row, of ``bands`` bands."""
+        self._weights = claims.band_coefficients(bands)
+        self._past: deque[Sequence[Floats]] = deque(maxlen=bands)  # the newest first
+
+    def following(self, blocks: Sequence[Floats]) -> list[Floats]:
+        """The next row. Of the noise in releases it is independent noise, as that was before it was mixed."""
+        self._past.appendleft(blocks)
+        found = [0.0 * block for block in blocks]
+        for weight, past in zip(self._weights, self._past, strict=False):
+            found = [total + weight * block for total, block in zip(found, past, strict=True)]
+        return found
+
+
 class CorrelatedReleases:
-    """The releases of one run, in order.
+    """The releases of one run, in order."""
 
-    Attributes:
-        bands: b.
-    """
-
-    bands: int
-    _left: deque[list[Floats]] = field(default_factory=deque)  # the newest first
-    _seen: deque[Seen] = field(default_factory=deque)  # the newest last: those that a window still needs
-    _scored: int = 0  # of _seen, how many windows are over
-
-    def independent(self, left: Sequence[Floats]) -> list[Floats]:
-        """w_t from the residuals y_t, ..., y_{t-b+1}: independent where the noise is as claimed."""
-        self._left.appendleft(list(left))
-        while len(self._left) > self.bands:
-            self._left.pop()
-        return _combined(claims.band_coefficients(self.bands), self._left)
+    def __init__(self, bands: int) -> None:
+        """Before the first release, of ``bands`` bands."""
+        self._weights, self._rows = claims.band_coefficients(bands), Rows(bands)
+        self._open: deque[_Window] = deque()
 
     def add(self, seen: Seen) -> Iterator[Seen]:
         """The release, if any, whose last row this one completes, with the sums and stds of its rows."""
-        self._seen.append(seen)
-        if len(self._seen) - self._scored == self.bands:
-            yield self._window(self._scored)
-            self._scored += 1
-        if self._scored >= self.bands:  # no later window reaches back to the first
-            self._seen.popleft()
-            self._scored -= 1
+        row = self._rows.following([a - b for a, b in zip(seen.sums, seen.expected, strict=True)])
+        self._open.append(_Window(seen, [0.0 * part for part in row]))
+        for window in self._open:
+            window.add(self._weights[window.rows], row)
+        if self._open[0].rows == len(self._weights):
+            yield self._open.popleft().whole()
 
     def rest(self) -> Iterator[Seen]:
         """The releases whose rows the end of the run cuts off."""
-        while self._scored < len(self._seen):
-            yield self._window(self._scored)
-            self._scored += 1
-
-    def _window(self, at: int) -> Seen:
-        """Release ``at`` of those that are kept, seen through the rows from its own on."""
-        c, own = claims.band_coefficients(self.bands), self._seen[at]
-        rows = range(at, min(len(self._seen), at + self.bands))
-        shares, others = 0.0, [0.0 * part for part in own.sums]
-        for row in rows:
-            shares += c[row - at] ** 2
-            for back in range(min(row, self.bands - 1) + 1):
-                if (other := self._seen[row - back]) is not own:
-                    weight = c[row - at] * c[back]
-                    pairs = zip(others, other.sums, other.expected, strict=True)
-                    others = [total + weight * (part - usual) for total, part, usual in pairs]
-        sums = [part + other / shares for part, other in zip(own.sums, others, strict=True)]
-        return replace(own, sums=sums, stds=[std / shares**0.5 for std in own.stds])
-
-
-def _combined(weights: Sequence[float], parts: Sequence[Sequence[Floats]]) -> list[Floats]:
-    """The weighted sums of the blocks of several releases."""
-    found = [weights[0] * block for block in parts[0]]
-    for weight, blocks in zip(weights[1:], list(parts)[1:], strict=False):
-        found = [total + weight * block for total, block in zip(found, blocks, strict=True)]
-    return found
+        while self._open:
+            yield self._open.popleft().whole()

@@ -88,9 +88,20 @@ class OwnUnits:
         self, query: Query, release: int, units: Indices, cohort: Indices, rate: float
     ) -> list[Floats]:
         """See :class:`AuditedUnits`."""
+        known, added = self._parts(query, release, units, cohort)
+        each = zip(known, *added, strict=True)
+        return [own + rate / 2 * sum(part.sum(0) for part in rows) for own, *rows in each]
+
+    def _parts(
+        self, query: Query, release: int, units: Indices, cohort: Indices
+    ) -> tuple[list[Floats], list[list[Floats]]]:
+        """(the sums over those of the cohort that have no coin, what each of ``units`` adds by itself).
+
+        Where units are replaced, the second has what the unit after each adds, too.
+        """
         known = self._sums(self.view, query, release, np.setdiff1d(cohort, self.coins))
-        each = self._alone(query, release, units)
-        return [own + rate / 2 * rows.sum(0) for own, rows in zip(known, each, strict=True)]
+        added = [self._alone(query, release, units)]
+        return known, added + ([self._alone(query, release, self._next(units))] if self.replaced else [])
 
     def ratios(
         self,
@@ -108,9 +119,7 @@ class OwnUnits:
         Other units that are guessed are noise for the adversary: with the probability p they are there, so
         their sum has the mean p sum c_j and the covariance p (1 - p) sum c_j c_j^T, and is taken as Gaussian.
         """
-        known = self._sums(self.view, query, release, np.setdiff1d(others, self.coins))
-        added = [self._alone(query, release, ids)]
-        added += [self._alone(query, release, self._next(ids))] if self.replaced else []
+        known, added = self._parts(query, release, ids, others)
         of = [i for i, block in enumerate(query.blocks) if isinstance(block, SumBlock)]
         left = np.concatenate([(sums[i] - known[i]).ravel() / stds[i] for i in of])
         rows = np.concatenate(

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from fedpriv.auditing import claims
 from fedpriv.auditing.audited_units import AuditedUnits, Floats, numbers
-from fedpriv.auditing.correlated_releases import CorrelatedReleases, Seen
+from fedpriv.auditing.correlated_releases import CorrelatedReleases, Rows, Seen
 from fedpriv.auditing.noise_tests import Residuals
 from fedpriv.auditing.protocol import WatchedProtocol
 from fedpriv.auditing.subject import Subject
@@ -90,6 +90,11 @@ class Watched(OptimizerWrapper):
         adversaries = len(subject.suspected) + _READERS * (subject.view is View.PROTOCOL)
         scores, tests = np.zeros((adversaries, len(guessed))), Residuals(population)
         return cls(plan.mechanism.optimizer, subject, guessed, charged, scores, tests, silo)
+
+    @cached_property
+    def unmixed(self) -> Rows:
+        """Makes the noises of releases independent; of independent ones it changes nothing."""
+        return Rows(self.plan.mechanism.sampler.bands)
 
     @cached_property
     def correlated(self) -> CorrelatedReleases | None:
@@ -203,8 +208,7 @@ class Watched(OptimizerWrapper):
         stds = claims.noise_stds(query, event.noise_multiplier, surplus)
         exact = self.units.total(query, request.release, hidden)
         left = [(total - own) / std for total, own, std in zip(sums, exact, stds, strict=True)]
-        if self.correlated is not None:
-            left = self.correlated.independent(left)
+        left = self.unmixed.following(left)
         sampling = SAMPLERS[self.plan.config.sampler].sampling
         # Where nothing is sampled, cohorts may be known and the same in every release.
         rate = min(1.0, bands * size / self.plan.mechanism.sampler.population) if sampling.samples else 1.0

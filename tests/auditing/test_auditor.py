@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers.patching import patched
+from helpers.patching import expect_found, patched
 from helpers.small import small
 from scipy import stats
 from torch import Tensor
@@ -251,11 +251,7 @@ FEW = {"clients": 2000}  # the residuals tell more than guesses
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", ODD)
 def test_a_fault_is_found_in_the_residuals(fault: str) -> None:
-    settings, owner, name, wrong, said = ODD[fault]
-    with patched(owner, name, wrong):
-        found = found_in(settings if settings is LONG else settings | FEW)
-    assert found.irregular, found
-    assert said in found.oddest
+    expect_found(ODD[fault], lambda settings: found_in(settings if settings is LONG else settings | FEW))
 
 
 @pytest.mark.slow

@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers.patching import patched
+from helpers.patching import expect_found
 from helpers.small import small
 from numpy.typing import NDArray
 
 import fedpriv
 from fedpriv.auditing import claims
 from fedpriv.auditing.auditor import audit
-from fedpriv.auditing.correlated_releases import CorrelatedReleases, Seen
+from fedpriv.auditing.correlated_releases import CorrelatedReleases, Rows, Seen
 from fedpriv.auditing.finding import Finding
 from fedpriv.config.plan import make_plan
 from fedpriv.config.schema import Config
@@ -81,8 +81,8 @@ def test_residuals_are_made_independent() -> None:
     generator = np.random.default_rng(0)
     noise = generator.normal(size=(9, 2))
     correlated_noise = np.linalg.solve(toeplitz(3, 9), noise)
-    releases = CorrelatedReleases(3)
-    found = [releases.independent([row])[0] for row in correlated_noise]
+    rows = Rows(3)
+    found = [rows.following([noise])[0] for noise in correlated_noise]
     np.testing.assert_allclose(found, noise, rtol=1e-9, atol=1e-9)
 
 
@@ -144,8 +144,4 @@ FAULTS: dict[str, tuple[dict[str, Any], Any, str, Callable[..., Any], str]] = {
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_is_found(fault: str) -> None:
-    settings, owner, name, wrong, said = FAULTS[fault]
-    with patched(owner, name, wrong):
-        found = found_in(settings)
-    assert found.irregular
-    assert said in found.oddest
+    expect_found(FAULTS[fault], found_in)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers.patching import EXACT, patched, remembering
+from helpers.patching import EXACT, expect_found, patched, remembering
 from helpers.small import small
 from scipy import stats
 
@@ -18,6 +18,7 @@ from fedpriv.accounting.events import Relation, Sampling
 from fedpriv.auditing import claims
 from fedpriv.auditing.auditor import audit
 from fedpriv.auditing.canaries import Canaries, canaries_of, nodes_of
+from fedpriv.auditing.finding import Finding
 from fedpriv.config.plan import make_plan
 from fedpriv.federated import loop, worker
 from fedpriv.federated.cohorts import CohortSampler
@@ -156,15 +157,16 @@ FAULTS: dict[str, tuple[dict[str, Any], Any, str, Callable[..., Any], str]] = {
 DEFAULT = ("an answer divided by the actual cohort", "a few units with vectors that are too long")
 
 
+def found_in(settings: dict[str, Any]) -> Finding:
+    return audit(small(**settings))
+
+
 @pytest.mark.parametrize(
     "fault", [pytest.param(fault, marks=() if fault in DEFAULT else pytest.mark.slow) for fault in FAULTS]
 )
 def test_a_fault_is_found_with_few_canaries(fault: str) -> None:
-    settings, owner, name, wrong, said = FAULTS[fault]
-    with patched(worker.Worker, "gather", remembering), patched(owner, name, wrong):
-        found = audit(small(**settings))
-    assert found.irregular, found
-    assert said in found.oddest
+    with patched(worker.Worker, "gather", remembering):
+        expect_found(FAULTS[fault], found_in)
 
 
 @pytest.mark.slow
@@ -221,11 +223,7 @@ SILO_FAULTS: dict[str, tuple[dict[str, Any], Any, str, Callable[..., Any], str]]
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", SILO_FAULTS)
 def test_a_fault_inside_a_silo_is_found(fault: str) -> None:
-    settings, owner, name, wrong, said = SILO_FAULTS[fault]
-    with patched(owner, name, wrong):
-        found = audit(small(**settings))
-    assert found.irregular
-    assert said in found.oddest
+    expect_found(SILO_FAULTS[fault], found_in)
 
 
 # The audit's own arithmetic against the engine's.

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import torch
 from helpers import own_runs
-from helpers.patching import patched
-from torch import Tensor, nn
-from torch.nn import functional
+from helpers.patching import expect_found, patched
+from helpers.places import balanced
+from torch import nn
 from typer.testing import CliRunner
 
 import fedpriv
@@ -96,12 +96,6 @@ def _dropping() -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.Linear(784, 32), nn.ReLU(), nn.Dropout(0.5), nn.Linear(32, 10))
 
 
-def _balanced(outputs: Tensor, y: Tensor) -> Tensor:
-    """A loss of one's own that weights the examples of label 1 by how many others there are."""
-    weight = (y == 0).sum().clamp(min=1) / (y == 1).sum().clamp(min=1) if len(y) > 4 else y.new_ones(())
-    return functional.cross_entropy(outputs, y, reduction="none") * torch.where(y == 1, weight, 1.0)
-
-
 def _by_place(right: Any, seeds: Any, *given: Any) -> Any:
     """Seeds of places in a batch, where those of examples are asked for."""
     return right(torch.arange(len(seeds))[:, None] if seeds.ndim == 2 else seeds, *given)
@@ -173,7 +167,7 @@ FAULTS: dict[str, tuple[dict[str, Any], Any, str, Callable[..., Any], str]] = {
         "a unit",
     ),
     "a loss that mixes units, trusted": (
-        {**RUN, "loss": _balanced}, clipper, "runs_user_code", lambda right, *given: False,
+        {**RUN, "loss": balanced}, clipper, "runs_user_code", lambda right, *given: False,
         "a unit whose contribution depends on its cohort",
     ),
     "clip factors of other units": (
@@ -198,11 +192,7 @@ FAULTS: dict[str, tuple[dict[str, Any], Any, str, Callable[..., Any], str]] = {
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.slow
 def test_a_fault_is_found(fault: str) -> None:
-    settings, owner, name, wrong, said = FAULTS[fault]
-    with patched(owner, name, wrong):
-        found = audited(settings)
-    assert found.irregular
-    assert said in found.oddest
+    expect_found(FAULTS[fault], audited)
 
 
 def test_guesses_find_noise_that_is_almost_gone() -> None:

@@ -70,7 +70,7 @@ PLACED = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("several", [1, 3])
+@pytest.mark.parametrize("several", [pytest.param(1, marks=pytest.mark.exhaustive), 3])
 @pytest.mark.parametrize("work", WORKS[1:], ids=str)
 @pytest.mark.parametrize("kind", PLACED)
 def test_what_a_client_adds_by_local_steps_depends_on_no_other_client(kind, work, several):

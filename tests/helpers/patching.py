@@ -19,6 +19,19 @@ def patched(owner: Any, name: str, wrong: Callable[..., Any]) -> Iterator[None]:
         yield
 
 
+def expect_found(fault: tuple[Any, Any, str, Callable[..., Any], str], audited: Callable[[Any], Any]) -> None:
+    """The audit of these settings finds the fault without guesses, and says what it is.
+
+    A fault is its settings, an owner, the name of what is wrong there, the wrong one, and words of the finding
+    about it.
+    """
+    settings, owner, name, wrong, said = fault
+    with patched(owner, name, wrong):
+        found = audited(settings)
+    assert found.irregular, found
+    assert said in found.oddest
+
+
 EXACT: dict[str, Tensor] = {}  # the last exact sum, for faults that use it in place of a noisy one
 
 

@@ -129,8 +129,13 @@ def test_the_clipped_sum_is_that_of_the_plain_loop(kind: str) -> None:
     assert formed(network, x, y) == KINDS[kind][1]
 
 
+OFTEN = ("bert", "gpt-2", "llama")  # the others repeat them with other layers
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=() if kind in OFTEN else pytest.mark.exhaustive) for kind in KINDS]
+)
 def test_rounding_depends_on_no_other_unit(kind: str) -> None:
     assert rounding_moved(Task(built(kind)), (LENGTH,), tokens=(VOCABULARY,)) <= 1.001
 
