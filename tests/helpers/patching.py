@@ -22,8 +22,7 @@ def patched(owner: Any, name: str, wrong: Callable[..., Any]) -> Iterator[None]:
 def expect_found(fault: tuple[Any, Any, str, Callable[..., Any], str], audited: Callable[[Any], Any]) -> None:
     """The audit of these settings finds the fault without guesses, and says what it is.
 
-    A fault is its settings, an owner, the name of what is wrong there, the wrong one, and words of the finding
-    about it.
+    A fault is its settings, an owner, the name of what is wrong there, the wrong one, and the words.
     """
     settings, owner, name, wrong, said = fault
     with patched(owner, name, wrong):
