@@ -1,8 +1,8 @@
 """Shared by the scripts in this folder: seeded runs, appended to a file as they end, and their spread.
 
 A cell is one number of a table before its seeds: a run's flat configuration, and where the paper fixes the
-noise instead of the budget, the noise multiplier. Finished runs are skipped the next time, so an
-interrupted batch goes on where it was.
+noise instead of the budget, the noise multiplier. Finished runs are skipped the next time, so interrupted
+ones go on where they were.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import os
 import statistics
 import time
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,6 +24,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # one run a core; more threads a 
 
 SEEDS = (0, 1, 2)
 FRESH = (11, 12, 13, 14, 15)  # nothing was chosen with them
+Record = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -46,10 +48,10 @@ class Cell:
         return json.dumps(asdict(self), sort_keys=True)
 
 
-More = Callable[["Tensor"], dict[str, Any]]
+More = Callable[["Tensor"], Record]
 
 
-def run(cell: Cell, seed: int, more: More | None = None) -> dict[str, Any]:
+def run(cell: Cell, seed: int, more: More | None = None) -> Record:
     """The last public test score of one seeded run, and its epsilon by every accounting method.
 
     ``more`` gives further fields of the record from the parameters (d,) at the end.
@@ -94,24 +96,47 @@ def make_plan(cell: Cell, seed: int) -> Any:
 
 
 def batch(path: Path, jobs: Sequence[tuple[Cell, int]], more: More | None = None) -> None:
-    """Run the jobs that have no result yet, one after another, appending each as it ends."""
-    done = {(json.dumps(r["cell"], sort_keys=True), r["seed"]) for r in read(path)}
-    todo = [(cell, seed) for cell, seed in jobs if (cell.key(), seed) not in done]
-    print(f"{len(todo)} runs to do, {len(jobs) - len(todo)} done before", flush=True)
-    for cell, seed in todo:
-        record = run(cell, seed, more)
+    """Run the cells with these seeds as :func:`collect` does."""
+    runs = [{"cell": asdict(cell), "seed": seed} for cell, seed in jobs]
+    collect(path, runs, lambda job: run(Cell(**job["cell"]), job["seed"], more))
+
+
+def collect(
+    path: Path, jobs: Iterable[Record], run: Callable[[Record], Record], workers: int | None = None
+) -> None:
+    """Run the jobs of which the file has no record, and append each one's record as it ends.
+
+    Args:
+        path: the file of records.
+        jobs: of each run the fields that tell its record from others.
+        run: gives the whole record of a job.
+        workers: how many processes run jobs side by side; None runs them here, one after another.
+    """
+    done, wanted = read(path), [json.loads(json.dumps(job)) for job in jobs]
+    todo = [job for job in wanted if not any(job.items() <= record.items() for record in done)]
+    print(f"{len(todo)} runs to do, {len(wanted) - len(todo)} done before", flush=True)
+    if workers is None:
+        append(path, map(run, todo))
+    elif todo:
+        with ProcessPoolExecutor(workers) as pool:
+            append(path, pool.map(run, todo))
+
+
+def append(path: Path, records: Iterable[Record]) -> None:
+    """Write finished runs to the file, and tell of each."""
+    for record in records:
         with path.open("a") as file:
             file.write(json.dumps(record) + "\n")
-        scores = {k: round(record[k], 4) for k in ("accuracy", "loss", "mse") if k in record}
-        print(f"{cell.part} {cell.method} seed {seed}: {scores} in {record['seconds']} s", flush=True)
+        told = {key: value for key, value in record.items() if isinstance(value, str | int | float | dict)}
+        print(json.dumps(told), flush=True)
 
 
-def read(path: Path) -> list[dict[str, Any]]:
+def read(path: Path) -> list[Record]:
     """All finished runs."""
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
-def records_of(path: Path, cell: Cell) -> list[dict[str, Any]]:
+def records_of(path: Path, cell: Cell) -> list[Record]:
     """The cell's finished runs."""
     return [r for r in read(path) if json.dumps(r["cell"], sort_keys=True) == cell.key()]
 

@@ -51,7 +51,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import numpy as np
 import torch
 import torch.nn.functional as F
-from batches import FRESH, markdown, read, spread
+from batches import FRESH, Record, append, markdown, read, spread
 from torch import Tensor, nn
 
 from fedpriv._internal.files import atomic
@@ -90,8 +90,6 @@ GRID = tuple(10.0 ** (k / 2) for k in range(-6, 2))  # DP-SGD's step sizes
 BEST = 3  # of the grid are in the table
 PAPERS, HALVES = "ADADP", "ADADP, half steps kept"
 START, STARTS = 0.1, (1e-3, 1e-2, 1e-1, 1.0)
-
-Record = dict[str, Any]
 
 
 def draw_data(count: int, generator: np.random.Generator) -> np.ndarray:
@@ -464,15 +462,7 @@ def batch(jobs: Iterable[tuple[Record, int]]) -> None:
     """Run the jobs that have no result yet, those with equal numbers of releases in lock step."""
     todo = [(made, seed) for made, seed in jobs if not found(made, [seed])]
     for _, group in itertools.groupby(todo, lambda job: job[0]["releases"]):
-        append(run_together(list(group)))
-
-
-def append(records: Iterable[Record]) -> None:
-    """Write finished runs to the results, and a line of each."""
-    for record in records:
-        with RESULTS.open("a") as file:
-            file.write(json.dumps(record) + "\n")
-        print(record["cell"], record["seed"], record["log-likelihood"], flush=True)
+        append(RESULTS, run_together(list(group)))
 
 
 def rows() -> Iterator[tuple[str, ...]]:
@@ -572,7 +562,7 @@ def main() -> None:
         batch((made, FRESH[0]) for made in starts(sigmas))
     if options.reference:
         done = {record["seed"] for record in read(RESULTS) if record["cell"]["part"] == "reference"}
-        append(reference(seed) for seed in FRESH if seed not in done)
+        append(RESULTS, (reference(seed) for seed in FRESH if seed not in done))
     if options.picture:
         with atomic(PICTURE) as file:
             file.write(picture())

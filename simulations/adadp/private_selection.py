@@ -19,20 +19,18 @@ winner's step size for the table. A private selection may publish the winner, bu
 from __future__ import annotations
 
 import argparse
-import itertools
 import json
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 import torch
-from batches import FRESH, markdown, read, spread
+from batches import FRESH, Record, collect, markdown, read, spread
 from torch import Tensor
 
 from fedpriv import data
@@ -62,8 +60,6 @@ STEP_SIZES = tuple(10.0 ** ((3 - i) / 2) for i in range(1, 11))  # the paper's t
 GAMMAS = (2.0**-1, 2.0**-2, 2.0**-4)
 VALIDATION = 5000  # of the public test examples score the candidates; the others score the table
 ADADP, SELECTION = "ADADP", "private selection"
-
-Record = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -199,16 +195,6 @@ def run(cell: Record, seed: int) -> Record:
     return {"cell": cell, "seed": seed, **found, "note": "reproducible, not private"}
 
 
-def batch(todo: Iterable[Record]) -> None:
-    """Run what has no result yet, appending each as it ends."""
-    for cell, seed in itertools.product(todo, FRESH):
-        if not any((record["cell"], record["seed"]) == (cell, seed) for record in read(RESULTS)):
-            found = run(cell, seed)
-            with RESULTS.open("a") as file:
-                file.write(json.dumps(found) + "\n")
-            print(cell, seed, found["accuracy"], found["runs"], found["seconds"], flush=True)
-
-
 def rows() -> Iterator[tuple[str, ...]]:
     """The table's rows."""
     for cell in cells():
@@ -255,7 +241,9 @@ def main() -> None:
         print(prices())
         return
     if options.run:
-        batch(c for c in cells() if not options.gamma or c.get("gamma") in options.gamma)
+        todo = [c for c in cells() if not options.gamma or c.get("gamma") in options.gamma]
+        jobs = [{"cell": one, "seed": seed} for one in todo for seed in FRESH]
+        collect(RESULTS, jobs, lambda job: run(job["cell"], job["seed"]))
     print(table())
 
 

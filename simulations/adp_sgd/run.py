@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import json
 import math
 import statistics
 import sys
@@ -31,7 +30,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 import numpy as np
 import torch
-from batches import FRESH, markdown, read, spread
+from batches import FRESH, collect, markdown, read, spread
 from torch import Tensor
 
 from fedpriv.accounting import Event, epsilon
@@ -182,16 +181,9 @@ def _key(budget: float, clip_norm: float, epochs: float, seed: int) -> dict[str,
 
 
 def batch(settings: Iterable[tuple[float, float]]) -> None:
-    """Run the jobs without a result, appending each as it ends, seed by seed."""
-    for seed in FRESH:
-        for epochs, (budget, clip_norm) in itertools.product(EPOCHS, settings):
-            key = _key(budget, clip_norm, epochs, seed)
-            if any(key.items() <= done.items() for done in read(RESULTS)):
-                continue
-            found = run(budget, clip_norm, epochs, seed)
-            with RESULTS.open("a") as file:
-                file.write(json.dumps(found) + "\n")
-            print(key, {m: found[m]["accuracy"] for m in METHODS}, found["seconds"], flush=True)
+    """Run the settings that have no result yet, seed by seed."""
+    jobs = [_key(*setting, epochs, seed) for seed in FRESH for epochs in EPOCHS for setting in settings]
+    collect(RESULTS, jobs, lambda job: run(*job.values()))
 
 
 def row(records: list[dict[str, Any]]) -> tuple[str, ...]:

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from batches import markdown, read
+from batches import append, markdown, read
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # one run a core
 
@@ -127,10 +127,7 @@ def batch(jobs: Iterable[tuple[str, dict[str, Any], int]]) -> None:
         done = [r for r in read(RESULTS) if not r.get("interrupted")]
         if key(task, given, seed) in {key(r["task"], r["settings"], r.get("seed")) for r in done}:
             continue
-        record = run(task, given, seed)
-        with RESULTS.open("a") as file:
-            file.write(json.dumps(record) + "\n")
-        print(f"{task} {given} seed {seed}: {last(record):.1f} % in {record['seconds']} s", flush=True)
+        append(RESULTS, [run(task, given, seed)])
 
 
 def last(record: Mapping[str, Any]) -> float:

@@ -12,14 +12,13 @@ not private.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from batches import markdown, read, spread
+from batches import Record, collect, markdown, read, spread
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -37,7 +36,7 @@ def regulariser(params: Tensor) -> Tensor:
     return STRENGTH * (params.square() / (1 + params.square())).sum()
 
 
-def run(epsilon: float, seed: int, examples: int | None = None) -> dict[str, Any]:
+def run(epsilon: float, seed: int, examples: int | None = None) -> Record:
     """One seeded run over all training examples, or the first ``examples``."""
     import numpy as np
     import torch
@@ -97,12 +96,8 @@ def main() -> None:
         print(run(8.0, 0, 200))
         return
     if options.run:
-        done = {(record["epsilon asked"], record["seed"]) for record in read(RESULTS)}
-        for epsilon, seed in ((e, s) for s in SEEDS for e in EPSILONS):
-            if (epsilon, seed) not in done:
-                with RESULTS.open("a") as file:
-                    file.write(json.dumps(record := run(epsilon, seed)) + "\n")
-                print(record, flush=True)
+        jobs = [{"epsilon asked": epsilon, "seed": seed} for seed in SEEDS for epsilon in EPSILONS]
+        collect(RESULTS, jobs, lambda job: run(job["epsilon asked"], job["seed"]))
     print(table())
 
 

@@ -15,18 +15,16 @@ training examples would cost privacy. The paper draws its average over the train
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import time
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parents[1] / "dynamic_dp_sgd"))
 import torch
-from batches import FRESH, Cell, make_plan, markdown, read
+from batches import FRESH, Cell, Record, collect, make_plan, markdown, read
 from matplotlib.figure import Figure
 from table_1 import official
 
@@ -49,8 +47,6 @@ METHODS = {"dynamic": "dynamic DP-SGD", "vanilla": "DP-SGD", "SGD": "SGD: no noi
 PARTS = {"accuracy": "test accuracy (%)", "gradient norm": "mean norm of an example's gradient"}
 LEAST = 75  # percent, where the accuracy's axis starts
 PLACES = (0.0, 0.1, 0.25, 0.5, 1.0)  # of a run, in the table
-
-Record = dict[str, Any]
 
 
 def cell(method: str) -> Cell:
@@ -159,15 +155,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
     parser.add_argument("--run", action="store_true")
     if parser.parse_args().run:
-        for seed in FRESH:
-            for method in METHODS:
-                if any((one["method"], one["seed"]) == (method, seed) for one in read(RESULTS)):
-                    continue
-                record = run(cell(method), seed)
-                with RESULTS.open("a") as file:
-                    file.write(json.dumps(record) + "\n")
-                score, seconds = record["accuracy"][-1], record["seconds"]
-                print(f"{method} seed {seed}: {score:.2%} in {seconds} s", flush=True)
+        jobs = [{"method": method, "seed": seed} for seed in FRESH for method in METHODS]
+        collect(RESULTS, jobs, lambda job: run(cell(job["method"]), job["seed"]))
     runs = read(RESULTS)
     with atomic(RESULTS.with_suffix(".png")) as file:
         file.write(plotting.png(draw(runs)))

@@ -15,22 +15,20 @@ Runs are seeded to be repeatable; such runs are not private.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import statistics
+import sys
 import time
 from collections import defaultdict
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-os.environ.setdefault("OMP_NUM_THREADS", "1")  # one run a core; more threads a run only wait for each other
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from batches import FRESH, SEEDS, Record, collect, read
 
 RESULTS = Path(__file__).with_name("results.jsonl")
-SEEDS = (0, 1, 2)
-FRESH = (11, 12, 13, 14, 15)  # of the certified column; nothing was chosen with them
 METHODS = ("vanilla", "growing-mu", "sensitivity-decay", "dynamic")
 COHORT = 250  # expected clients a round: p = 1e-3 of 250K and 5e-4 of 500K, as in the paper
 
@@ -130,7 +128,7 @@ def cells(column: str) -> Iterator[Cell]:
             )
 
 
-def run(cell: Cell, seed: int) -> dict[str, Any]:
+def run(cell: Cell, seed: int) -> Record:
     """One seeded run, with its epsilon by every accounting method."""
     import torch
 
@@ -154,27 +152,12 @@ def run(cell: Cell, seed: int) -> dict[str, Any]:
 
 
 def batch(jobs: list[tuple[Cell, int]], workers: int) -> None:
-    """Run the jobs without a result, appending each as it ends."""
-    done = {(json.dumps(r["cell"], sort_keys=True), r["seed"]) for r in read()}
-    todo = [j for j in jobs if (json.dumps(asdict(j[0]), sort_keys=True), j[1]) not in done]
-    print(f"{len(todo)} runs to do, {len(jobs) - len(todo)} done before", flush=True)
-    with ProcessPoolExecutor(workers) as pool, RESULTS.open("a") as file:
-        for record in pool.map(run, *zip(*todo, strict=True)) if todo else ():
-            file.write(json.dumps(record) + "\n")
-            file.flush()
-            cell = record["cell"]
-            print(
-                f"{cell['column']} {cell['clients']} eps {cell['epsilon']} {cell['method']} seed "
-                f"{record['seed']}: {record['accuracy']:.2%} in {record['seconds']} s",
-                flush=True,
-            )
+    """Run the jobs that have no result yet."""
+    collect(RESULTS, [{"cell": asdict(cell), "seed": seed} for cell, seed in jobs], _run, workers)
 
 
-def read() -> list[dict[str, Any]]:
-    """All finished runs."""
-    if not RESULTS.exists():
-        return []
-    return [json.loads(line) for line in RESULTS.read_text().splitlines()]
+def _run(job: Record) -> Record:
+    return run(Cell(**job["cell"]), job["seed"])
 
 
 PAPER_FIGURES = {
@@ -193,7 +176,7 @@ EPSILONS = (0.1, 0.4, 1.0)
 def table() -> str:
     """Markdown of results.jsonl: a row per setting, mean and standard deviation over seeds, in percent."""
     groups: dict[tuple[Any, ...], list[dict[str, Any]]] = defaultdict(list)
-    for record in read():
+    for record in read(RESULTS):
         cell = record["cell"]
         key = ("column", "clients", "epsilon", "method", "rounds", "cohort", "learning_rate")
         groups[tuple(cell[name] for name in key)].append(record)

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import json
 import os
 import shutil
 import subprocess
@@ -32,7 +31,7 @@ from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from batches import markdown, read, spread
+from batches import append, markdown, read, spread
 
 HERE = Path(__file__).parent
 RESULTS, README = HERE / "results.jsonl", HERE / "README.md"
@@ -135,10 +134,7 @@ def batch(levels: list[str], optimizers: list[str], runs: int) -> None:
             made = [r for r in read(RESULTS) if (r["level"], r["optimizer"]) == (level, optimizer)]
             if level not in levels or (optimizers and optimizer not in optimizers) or len(made) > number:
                 continue
-            record = run(level, optimizer)
-            with RESULTS.open("a") as file:
-                file.write(json.dumps(record) + "\n")
-            print(f"{level} {optimizer}: {record['accuracy']:.4f} in {record['seconds']} s", flush=True)
+            append(RESULTS, [run(level, optimizer)])
 
 
 def tables() -> str:

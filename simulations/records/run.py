@@ -13,14 +13,13 @@ next time. Runs are seeded to be repeatable; such runs are not private.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from batches import markdown, read, spread
+from batches import collect, markdown, read, spread
 
 RESULTS = Path(__file__).with_name("results.jsonl")
 SEEDS = (11, 12, 13, 14, 15)  # no settings were chosen by them
@@ -98,20 +97,13 @@ def run(config: dict[str, Any], seed: int, folder: str) -> dict[str, Any]:
 
 
 def run_all(names: list[str], without: str, folder: str) -> None:
-    """The runs of these rows that have no result yet; each is appended as it ends."""
-    done = {
-        (r["name"], r["without"], r["seed"], json.dumps(r["config"], sort_keys=True)) for r in read(RESULTS)
-    }
-    for name in names:
-        config = {**ROWS[name][0], **WITHOUT[without]}
-        for seed in SEEDS:
-            if (name, without, seed, json.dumps(config, sort_keys=True)) in done:
-                continue
-            record = {"name": name, "without": without, "seed": seed, "config": config}
-            record |= run(config, seed, folder)
-            with RESULTS.open("a") as file:
-                file.write(json.dumps(record) + "\n")
-            print(f"{name} {without} seed {seed}: {100 * record['accuracy']:.2f} %", flush=True)
+    """The runs of these rows that have no result yet."""
+    jobs = [
+        {"name": name, "without": without, "seed": seed, "config": {**ROWS[name][0], **WITHOUT[without]}}
+        for name in names
+        for seed in SEEDS
+    ]
+    collect(RESULTS, jobs, lambda job: {**job, **run(job["config"], job["seed"], folder)})
 
 
 def table() -> str:

@@ -11,7 +11,6 @@ be repeatable; such runs are not private. MNIST has to be under $FEDPRIV_DATA.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import statistics
 import sys
@@ -22,7 +21,7 @@ from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from batches import markdown, read, spread
+from batches import collect, markdown, read, spread
 
 Cell = tuple[str, float, float]  # (method, epsilon, step size)
 
@@ -90,13 +89,8 @@ def run(cell: Cell, seed: int) -> dict[str, Any]:
 
 def batch(jobs: Iterable[tuple[Cell, int]]) -> None:
     """Run the jobs that have no result yet."""
-    done = {(tuple(record["cell"]), record["seed"]) for record in read(RESULTS)}
-    for cell, seed in jobs:
-        if (cell, seed) not in done:
-            record = run(cell, seed)
-            with RESULTS.open("a") as file:
-                file.write(json.dumps(record) + "\n")
-            print(f"{cell} seed {seed}: {record['accuracy']:.4f} in {record['seconds']} s", flush=True)
+    made = [{"cell": cell, "seed": seed} for cell, seed in jobs]
+    collect(RESULTS, made, lambda job: run(tuple(job["cell"]), job["seed"]))
 
 
 def chosen(method: str) -> float:

@@ -14,7 +14,6 @@ be repeatable; such runs are not private.
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import sys
 import tomllib
@@ -119,9 +118,7 @@ def _once(table: str, part: str, config: Config) -> dict[str, Any]:
         if {key: one[key] for key in mark} == mark:
             return one
     made = row(table, part, config, fedpriv.simulate(config, engine="in-process", progress=False))
-    with RESULTS.open("a") as file:
-        file.write(json.dumps(made) + "\n")
-    print(f"{table} {part} {made['method']} {made['learning-rate']:g} {made['score']}", flush=True)
+    batches.append(RESULTS, [made])
     return made
 
 

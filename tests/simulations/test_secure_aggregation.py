@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+from helpers import scripts
 
 from fedpriv.config.plan import make_plan
 from fedpriv.config.schema import Config
@@ -17,13 +16,7 @@ FOLDER = Path(__file__).parents[2] / "simulations/secure_aggregation"
 
 @pytest.fixture(scope="module")
 def script() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("secure_aggregation_run", FOLDER / "run.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
+    return scripts.script("secure_aggregation/run.py")
 
 
 def test_the_tables_are_those_of_the_results(script: ModuleType) -> None:
