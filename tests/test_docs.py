@@ -231,6 +231,7 @@ def test_an_own_optimizers_commands_run(empty: Path) -> None:
     assert "halving:Halving" in (empty / "runs/halving/report.json").read_text()
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_the_sweep_of_its_guide_runs(empty: Path) -> None:
     name = "docs/guides/sweep.md"

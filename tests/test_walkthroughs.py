@@ -146,6 +146,7 @@ def test_an_optimizer_is_a_file_and_a_row_of_the_conformance_table(copy: Path) -
     assert passed(copy, "tests/conformance", "-k", "nesterov")
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_a_data_set_is_a_module_and_a_card(copy: Path) -> None:
     (copy / "fedpriv/data/datasets/stripes.py").write_text(page_code("stripes.py"))
@@ -172,6 +173,7 @@ def test_a_data_set_is_a_module_and_a_card(copy: Path) -> None:
     assert passed(copy, "tests/data/test_catalogue.py", "-k", "every_data_set")
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_a_model_is_one_new_file(copy: Path) -> None:
     (copy / "fedpriv/models/architectures/wide.py").write_text(page_code("wide.py"))
@@ -182,6 +184,7 @@ def test_a_model_is_one_new_file(copy: Path) -> None:
     assert passed(copy, str(sizes), "-k", "wide or every_model")
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_a_placement_with_a_setting_of_its_own_is_one_new_file(copy: Path) -> None:
     (copy / "fedpriv/mechanism/placement/two_servers.py").write_text(page_code("two_servers.py"))
@@ -221,6 +224,7 @@ def test_a_placement_with_a_setting_of_its_own_is_one_new_file(copy: Path) -> No
     assert passed(copy, *tests, "-k", "two-servers and not network and not logistic")
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_a_sampler_with_a_setting_of_its_own_is_one_new_file(copy: Path) -> None:
     (copy / "fedpriv/mechanism/sampling/panel.py").write_text(page_code("panel.py"))

@@ -169,6 +169,7 @@ def test_a_fault_is_found_with_few_canaries(fault: str) -> None:
         expect_found(FAULTS[fault], found_in)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS)
 def test_the_same_run_without_the_fault_passes(fault: str) -> None:

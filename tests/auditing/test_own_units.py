@@ -56,7 +56,11 @@ def audited(settings: dict[str, Any], **more: Any) -> Finding:
 
 
 @pytest.mark.parametrize(
-    "kind", [pytest.param(kind, marks=() if kind in DEFAULT else pytest.mark.slow) for kind in SOUND]
+    "kind",
+    [
+        pytest.param(kind, marks=() if kind in DEFAULT else [pytest.mark.slow, pytest.mark.exhaustive])
+        for kind in SOUND
+    ],
 )
 def test_a_sound_run_passes(kind: str) -> None:
     found = audited(SOUND[kind])
@@ -189,7 +193,10 @@ FAULTS: dict[str, tuple[dict[str, Any], Any, str, Callable[..., Any], str]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize(
+    "fault",
+    [pytest.param(f, marks=pytest.mark.exhaustive if f == "a client in two chunks" else ()) for f in FAULTS],
+)
 @pytest.mark.slow
 def test_a_fault_is_found(fault: str) -> None:
     expect_found(FAULTS[fault], audited)
@@ -202,6 +209,7 @@ def test_guesses_find_noise_that_is_almost_gone() -> None:
     assert found.proved > found.claimed
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.processes
 def test_an_engine_in_other_processes_is_audited_as_it_is() -> None:
@@ -278,6 +286,7 @@ def test_nodes_repeat_their_noise_in_an_audit_without_a_seed() -> None:
     assert not found.irregular, found.oddest
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.processes
 def test_silos_on_ray_are_audited() -> None:

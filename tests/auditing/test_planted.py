@@ -58,7 +58,11 @@ def left_out(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    "kind", [pytest.param(kind, marks=() if kind in DEFAULT else pytest.mark.slow) for kind in SOUND]
+    "kind",
+    [
+        pytest.param(kind, marks=() if kind in DEFAULT else [pytest.mark.slow, pytest.mark.exhaustive])
+        for kind in SOUND
+    ],
 )
 def test_a_sound_run_passes(kind: str) -> None:
     found = audited(SOUND[kind])

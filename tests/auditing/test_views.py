@@ -63,7 +63,9 @@ def expect_sound(view: str, settings: dict[str, Any]) -> Finding:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", SOUND)
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=pytest.mark.exhaustive if "local" in kind else ()) for kind in SOUND]
+)
 def test_a_sound_run_passes_the_audit_of_each_adversary(kind: str) -> None:
     expect_sound(*SOUND[kind])
 
@@ -203,7 +205,10 @@ GUESSED: dict[str, tuple[str, dict[str, Any], Any, str, Callable[..., Any]]] = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("fault", GUESSED)
+@pytest.mark.parametrize(
+    "fault",
+    [pytest.param(f, marks=pytest.mark.exhaustive if f.startswith("a server") else ()) for f in GUESSED],
+)
 def test_a_fault_in_messages_is_found_by_guesses(fault: str) -> None:
     view, settings, owner, name, wrong = GUESSED[fault]
     assert not audit(small(**settings), view=view).violated

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -23,10 +24,11 @@ def allow_audits(node: Path) -> None:
     path.write_text(path.read_text().replace("[limits]", 'audit-file = "audit.txt"\n\n[limits]'))
 
 
-@pytest.fixture(scope="module")
-def deployed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
-    with Deployment(tmp_path_factory.mktemp("audited") / "d", nodes=NODES, examples=EXAMPLES) as made:
-        for place in (0, 1):
+@contextmanager
+def begun(folder: Path, allowed: Sequence[int]) -> Iterator[Deployment]:
+    """A deployment in which the owners of these nodes allow audits."""
+    with Deployment(folder, nodes=NODES, examples=EXAMPLES) as made:
+        for place in allowed:
             allow_audits(made.folder / f"node-{place}")
         made.start_server()
         made.start_nodes(range(NODES))
@@ -42,9 +44,61 @@ def audit(deployed: Deployment, name: str, *options: str) -> tuple[int, str]:
     return done.returncode, done.stdout
 
 
+OWN = ("without units that coins left out", "60 of the run's own examples with a coin each")
+# the run's file, who sees what, what is said of training and coins, options
+Case = tuple[str, str, tuple[str, str], tuple[str, ...]]
+CRAFTED: Case = (
+    "local",
+    "the server, which sees each message",
+    ("on canaries", "60 canaries planted among the run's own examples"),
+    ("--set=planted-canaries=60",),
+)
+INSIDE = ("--canaries=60", "--set=level=client", "--set=silo-steps=2")
+OTHERS: tuple[Case, ...] = (
+    ("local", "the server, which sees each message", OWN, ("--canaries=60",)),
+    ("secure", "who sees the released", OWN, ("--canaries=60",)),
+    ("central", "who sees the released", OWN, INSIDE),
+)
+
+
+def require_sound(
+    deployed: Deployment, name: str, sees: str, said: tuple[str, str], changes: tuple[str, ...]
+) -> None:
+    code, output = audit(deployed, name, *changes)
+    assert code == 0, output + deployed.log("node-2")[-2000:]
+    trained, coins = said
+    assert f"audit run, not for use: its model was trained {trained}" in output
+    assert f"the adversary: {sees}" in output
+    assert coins in output
+    assert "consistent with its ledger" in output
+
+
 @pytest.mark.slow
 @pytest.mark.processes
-def test_a_deployment_is_audited_where_every_owner_allows_it(deployed: Deployment) -> None:
+def test_a_deployment_is_audited_where_every_owner_allows_it(tmp_path: Path) -> None:
+    with begun(tmp_path / "d", (0, 1)) as deployed:
+        require_consent(deployed)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.slow
+@pytest.mark.processes
+def test_every_kind_of_audit_finds_nothing_in_a_sound_deployment(tmp_path: Path) -> None:
+    with begun(tmp_path / "d", range(NODES)) as deployed:
+        for case in OTHERS:
+            require_sound(deployed, *case)
+        require_charged(deployed, 8)
+
+
+def require_charged(deployed: Deployment, releases: int) -> None:
+    """Audits are charged to each node as runs are."""
+    ledgers = [read(deployed.folder / f"node-{place}/ledger/ledger.jsonl") for place in range(NODES)]
+    assert [len(ledger.events) for ledger in ledgers] == [releases] * NODES
+    assert not list(deployed.folder.glob("node-*/*.steps"))
+
+
+def require_consent(deployed: Deployment) -> None:
+    """An audit needs each owner's consent, which a node reads as it starts; its nodes do nothing else."""
     code, output = audit(deployed, "local")
     assert code == 2, output
     assert "node-2/policy.toml has no audit-file" in output
@@ -55,26 +109,10 @@ def test_a_deployment_is_audited_where_every_owner_allows_it(deployed: Deploymen
     assert not (deployed.server.folder / "audit/plan.json").exists()
     deployed.end("node-2")
     deployed.start_nodes([2])
-    inside = ("--set=level=client", "--set=silo-steps=2")
-    own = ("without units that coins left out", "60 of the run's own examples with a coin each")
-    crafted = ("on canaries", "60 canaries planted among the run's own examples")
-    for name, sees, (trained, coins), changes in (
-        ("local", "the server, which sees each message", own, ("--canaries=60",)),
-        ("local", "the server, which sees each message", crafted, ("--set=planted-canaries=60",)),
-        ("secure", "who sees the released", own, ("--canaries=60",)),
-        ("central", "who sees the released", own, ("--canaries=60", *inside)),
-    ):
-        code, output = audit(deployed, name, *changes)
-        assert code == 0, output + deployed.log("node-2")[-2000:]
-        assert f"audit run, not for use: its model was trained {trained}" in output
-        assert f"the adversary: {sees}" in output
-        assert coins in output
-        assert "consistent with its ledger" in output
+    require_sound(deployed, *CRAFTED)
     finding = json.loads((deployed.server.folder / "audit/finding.json").read_text())
     assert finding["note"] == "audit run, not for use"
-    ledgers = [read(deployed.folder / f"node-{place}/ledger/ledger.jsonl") for place in range(NODES)]
-    assert [len(ledger.events) for ledger in ledgers] == [10] * NODES  # four audits, charged as runs
-    assert not list(deployed.folder.glob("node-*/*.steps"))
+    require_charged(deployed, 2)
     file = str(deployed.server.folder / "central.toml")
     plain = deployed.command("deploy", "run", str(deployed.folder), file, *SETTINGS)
     assert plain.returncode == 1, plain.stdout

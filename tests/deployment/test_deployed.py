@@ -78,7 +78,8 @@ def require_equal(folder: Path, config: Config, expected: Result) -> dict[str, A
 
 
 @pytest.mark.parametrize(
-    "name", ["central", "local", "secure", pytest.param("client", marks=pytest.mark.exhaustive)]
+    "name",
+    ["central", *(pytest.param(n, marks=pytest.mark.exhaustive) for n in ("local", "secure", "client"))],
 )
 def test_a_deployment_equals_its_simulation(deployed: Deployment, name: str) -> None:
     """The model, every charge, and epsilon wherever it is stated. The nodes of "secure" add shares of the

@@ -433,6 +433,7 @@ def test_a_handler_of_the_fleet_is_not_the_controls() -> None:
 # End to end: Flower's SuperLink, its nodes, and an operator in another folder.
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.processes
 def test_an_operator_starts_a_run_from_another_folder_and_a_revoked_one_does_not(tmp_path: Path) -> None:

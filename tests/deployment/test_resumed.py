@@ -131,6 +131,7 @@ def spent_by(plan: Plan, releases: int) -> float:
     return float(epsilon(plan.events[:releases], plan.budget.delta, plan.budget.method).epsilon)
 
 
+@pytest.mark.exhaustive
 def test_a_run_that_is_killed_between_two_rounds_ends_at_the_same_model(deployed: Deployment) -> None:
     folder = deployed.folder / "out-between"
     before = [len(ledger.read(path).events) for path in ledgers(deployed)]
@@ -149,6 +150,7 @@ def test_a_run_that_is_killed_between_two_rounds_ends_at_the_same_model(deployed
         assert ledger.read(path).events[count:] == own_events(plan, 1)
 
 
+@pytest.mark.exhaustive
 def test_a_run_whose_nodes_are_all_killed_fails_and_is_resumed(deployed: Deployment) -> None:
     """Its folder says the truth before and after. The lost release is made of the server's noise alone."""
     folder = deployed.folder / "out-alone"
@@ -174,6 +176,7 @@ def test_a_run_whose_nodes_are_all_killed_fails_and_is_resumed(deployed: Deploym
     assert ledger.read(folder / "ledger.jsonl").events == make_plan(config).events
 
 
+@pytest.mark.exhaustive
 def test_a_killed_run_of_silos_goes_on_with_their_own_states(deployed: Deployment) -> None:
     """The server is killed in a round, then a node with SIGKILL. The model is that of a replay from the seed
     in which the lost round leaves the model as it is, and silos that had begun it keep what they learnt."""

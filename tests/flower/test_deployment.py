@@ -37,11 +37,10 @@ def settings(name: str) -> dict[str, Any]:
     return tomllib.loads((ROOT / "deploy" / f"{name}.toml").read_text()) | SHORT
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.processes
-@pytest.mark.parametrize(
-    "name", [*(pytest.param(name, marks=pytest.mark.exhaustive) for name in ("central", "local")), "client"]
-)
+@pytest.mark.parametrize("name", ["central", "local", "client"])
 def test_a_deployment_equals_its_simulation(federation: Federation, tmp_path: Path, name: str) -> None:
     out = tmp_path / "run"
     log = federation.run(settings(name) | {"out": str(out)})

@@ -35,7 +35,7 @@ def federation(tmp_path_factory: pytest.TempPathFactory) -> Federation:
 @pytest.mark.processes
 @pytest.mark.parametrize(
     "changes",
-    [{}, pytest.param(SILOS, marks=pytest.mark.exhaustive), CLIENT_LEVEL],
+    [{}, *(pytest.param(other, marks=pytest.mark.exhaustive) for other in (SILOS, CLIENT_LEVEL))],
     ids=["clients-central", "silos-local", "client-level"],
 )
 def test_flowers_engine_equals_one_process(

@@ -152,6 +152,7 @@ def test_digits_of_later_answers_tell_no_more_than_the_noise_allows(name: str) -
 
 
 @pytest.mark.parametrize(("name", "place"), [*attacks(("dp-adam", "adadp"))])
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_digits_of_fast_noise_tell_everything(name: str, place: str) -> None:
     """So that the test above can fail."""

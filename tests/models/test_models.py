@@ -106,7 +106,7 @@ FORMED = ("resnet-20", "wrn-16-4")  # their gradients are formed; tests/models/t
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(n, marks=pytest.mark.slow) if n == "vgg11" else n
+        pytest.param(n, marks=[pytest.mark.slow, pytest.mark.exhaustive]) if n == "vgg11" else n
         for n in models.MODELS
         if n not in FORMED
     ],

@@ -210,6 +210,7 @@ def test_the_command_refuses_what_its_app_would_refuse_and_writes_nothing(tmp_pa
         assert not (tmp_path / "app").exists()
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.processes
 def test_flowers_engine_is_audited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -195,8 +195,9 @@ def test_ctrl_c_ends_the_comparison_with_what_it_has(tmp_path: Path) -> None:
     assert "; not run: distributed, local" in (tmp_path / "out" / "compare.md").read_text()
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
-@pytest.mark.parametrize("point", [0, pytest.param(1, marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("point", [0, 1])
 def test_a_comparison_that_is_killed_goes_on_to_the_same_table(tmp_path: Path, point: int) -> None:
     """Seeded, with two seeds a placement: nothing depends on when or how often the process was killed."""
     config = small(clients=200, rounds=12, evaluate_every=5, seed=1)

@@ -183,6 +183,7 @@ def require_the_same(definition: dict[str, Any], folder: Path, waits: list[float
     assert not list(folder.glob(".*"))
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_a_killed_sweep_goes_on_to_the_same_table(tmp_path: Path, whole: str) -> None:
     require_the_same(LONG, tmp_path / "long", [0.02, 0.2], whole)
@@ -199,6 +200,7 @@ def test_a_sweep_killed_at_any_moment_goes_on_to_the_same_table(
     require_the_same(LONGER, tmp_path / "longer", [float(wait)], longer_whole)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_a_tuned_sweep_killed_in_its_search_and_after_it_goes_on_to_the_same_table(tmp_path: Path) -> None:
     grid, tune = {"placement": ["central"]}, {"learning-rate": [0.5, 2.0]}
@@ -307,6 +309,7 @@ def test_the_time_that_is_left_follows_the_rounds() -> None:
     assert board.left(120.0) == 0
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_ctrl_c_ends_a_command_that_says_how_to_continue(tmp_path: Path) -> None:
     text = "".join(f"{key} = {json.dumps(value)}\n" for key, value in {**FEW, "rounds": 3000}.items())

@@ -101,6 +101,7 @@ def test_a_patched_app_runs_on_flowers_own_engine(name: str, tmp_path: Path) -> 
     assert report["result"]["stopped"] == "rounds"
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.processes
 def test_silos_and_virtual_clients_run_on_flowers_own_engine(tmp_path: Path) -> None:

@@ -39,7 +39,10 @@ def test_the_file_can_be_read_and_tunes_all_methods_alike(path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", QUESTIONS)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=() if name == "cohorts" else pytest.mark.exhaustive) for name in QUESTIONS],
+)
 def test_a_short_form_runs(name: str, tmp_path: Path) -> None:
     """Two rounds on the digits that come with the package, the first values of each axis, and one seed."""
     table: dict[str, Any] = tomllib.loads((SIMULATIONS / name / "sweep.toml").read_text())

@@ -65,6 +65,7 @@ def test_movielens_matches_the_published_data(data):
     assert x[index, 0].tolist() == owner.tolist()
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.data
 def test_a_short_private_run_learns_as_the_readme_says(data):
