@@ -42,6 +42,7 @@ _WIDTH = 0.8  # the std of a filter's envelope at scale 0, in pixels
 _FREQUENCY = 3 * math.pi / 4  # of the filters at scale 0
 _SLANT = 4 / ANGLES  # how much longer an envelope is along the waves
 _WRAPS = 2  # copies of a filter on each side, which make it periodic
+_GROUPS = 27  # of channels that are normalised together, as Tramer & Boneh's; 81 channels are 27 groups of 3
 
 
 def feature_shape(shape: tuple[int, ...]) -> tuple[int, int, int]:
@@ -53,6 +54,11 @@ def feature_shape(shape: tuple[int, ...]) -> tuple[int, int, int]:
         allowed = f"be (channels, height, width) with sides that are multiples of {STRIDE}, at least 8"
         raise validation.fail("input shape", shape, allowed, "scattering features need images")
     return shape[0] * CHANNELS, shape[1] // STRIDE, shape[2] // STRIDE
+
+
+def groups(channels: int) -> int:
+    """How many groups of channels are normalised."""
+    return math.gcd(channels, _GROUPS)
 
 
 def scattering(images: Tensor) -> Tensor:

@@ -41,15 +41,16 @@ class DataSetSettings(Settings):
         "infinite-digits", "data set: see `fedpriv data list`; or your own, as module:name", words=DATA_SETS
     )
     data_folder: str = setting("", "where data files are; empty: $FEDPRIV_DATA, else ~/.cache/fedpriv")
-    features: Literal["none", "scattering"] = setting(
+    features: Literal["none", "scattering", "scattering-pca"] = setting(
         "none",
-        "fixed features in place of images; scattering: second order, 2 scales, 8 angles",
+        "fixed features in place of images; scattering: second order, 2 scales, 8 angles; scattering-pca: "
+        "their 500 principal components on public digits",
     )
     features_folder: str = setting(
         "",
         "where features are kept, so that they are computed once; they are as private as the data; empty: "
         "nowhere",
-        needs=needs(features="scattering"),
+        needs=needs(features=("scattering", "scattering-pca")),
     )
 
 

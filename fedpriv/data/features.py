@@ -4,6 +4,8 @@ The features of an example depend on that example alone, bit for bit: batches ha
 found the same bits at every place, or each example is transformed by itself. They are rounded to float16, so
 that stored features are those that are computed anew.
 
+Scattering features learn from no data. Those of ``scattering-pca`` are fewer: :mod:`fedpriv.data.components`.
+
 A folder for features holds a file for each block of 512 examples whose indices follow each other. A block is
 computed whole when one of its examples is asked for, so that the files do not show who took part. They hold
 what the data holds: protect them as the data.
@@ -25,13 +27,14 @@ from fedpriv._internal import validation
 from fedpriv._internal.files import atomic
 from fedpriv._internal.lazy import numpy as np
 from fedpriv._internal.lazy import torch
+from fedpriv.data import components
 from fedpriv.data.source import DataError, Indices, Pair, Source, Target, whole
 from fedpriv.scattering import feature_shape, scattering
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-FEATURES = ("none", "scattering")
+FEATURES = ("none", "scattering", "scattering-pca")
 _VERSION = 1  # of the features; another one has other files
 _BATCH = 32  # examples that are transformed at once
 _BLOCK = 512  # examples of a file
@@ -47,33 +50,38 @@ def with_features(source: Source, kind: str, folder: str | Path = "") -> Source:
         kind: one of FEATURES.
         folder: where features are kept; empty: nowhere.
 
-    Raises ArgumentError where the source does not have images whose sides are multiples of 4.
+    Raises ArgumentError where the source does not have images whose sides are multiples of 4, or where
+    ``scattering-pca`` does not suit it.
     """
     if validation.choice("features", kind, FEATURES) == "none":
         return source
     if source.tokens:
         raise validation.fail("features", kind, f"be none: {source.name} has tokens")
-    return FeatureSource(source, Path(folder) if str(folder) else None)
+    return FeatureSource(source, Path(folder) if str(folder) else None, kind)
 
 
 class FeatureSource:
-    """The scattering features of a source's images.
+    """The features of a source's images.
 
     Attributes:
         images: the source of the images.
+        kind: one of FEATURES, and not none.
         name, classes, tokens, target, owners, size, first: those of the images.
         shape: the shape of an example's features.
     """
 
     tokens: tuple[int, ...] = ()
 
-    def __init__(self, images: Source, folder: Path | None = None) -> None:
+    def __init__(self, images: Source, folder: Path | None = None, kind: str = "scattering") -> None:
         """The features of ``images``, which are kept in ``folder`` if there is one."""
-        self.images = images
+        self.images, self.kind = images, kind
         self.name, self.classes = images.name, images.classes
         self.target: Target = images.target
         self.owners, self.size, self.first = images.owners, images.size, images.first
         self.shape: tuple[int, ...] = feature_shape(images.shape)
+        if kind == "scattering-pca":
+            components.require_suited(images)
+            self.shape = components.SHAPE
         self.class_names = getattr(images, "class_names", ())
         self._folder = folder
         self._blocks: dict[int, Tensor] = {}
@@ -117,17 +125,21 @@ class FeatureSource:
         for start in range(0, len(x), size):
             part = x[start : start + size]
             padding = part[:1].expand(size - len(part), *part.shape[1:])
-            rows[start : start + size] = scattering(torch.cat([part, padding]))[: len(part)]
+            rows[start : start + size] = self._features(torch.cat([part, padding]))[: len(part)]
         return rows.half().float()
+
+    def _features(self, x: Tensor) -> Tensor:
+        found = scattering(x)
+        return components.projected(found) if self.kind == "scattering-pca" else found
 
     def _batch_size(self, like: Tensor) -> int:
         """_BATCH where an example's bits do not depend on its place in such a batch; else 1."""
         if like.device not in self._sizes:
             made_up = np.random.default_rng(0).uniform(0, 1, (_BATCH, *self.images.shape))
             x = torch.as_tensor(made_up).to(like)
-            wanted = torch.cat([scattering(one[None]) for one in x])
-            turns = (0, 1, 5)
-            same = all(torch.equal(scattering(x.roll(turn, 0)), wanted.roll(turn, 0)) for turn in turns)
+            wanted = self._features(x)
+            turns = range(1, _BATCH)
+            same = all(torch.equal(self._features(x.roll(turn, 0)), wanted.roll(turn, 0)) for turn in turns)
             self._sizes[like.device] = _BATCH if same else 1
         return self._sizes[like.device]
 
@@ -141,7 +153,7 @@ class FeatureSource:
 
     def _stored(self, number: int) -> Tensor:
         assert self._folder is not None
-        path = self._folder / f"{self.name}-scattering-{self._mark}" / f"{number}.f16"
+        path = self._folder / f"{self.name}-{self.kind}-{self._mark}" / f"{number}.f16"
         end = (
             _BLOCK * (number + 1) if self.size is None else min(_BLOCK * (number + 1), self.first + self.size)
         )

@@ -3,9 +3,12 @@
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
+from sklearn.decomposition import PCA
 
 from fedpriv._internal.validation import ArgumentError
 from fedpriv.data import Arrays, DataError, features, load
+from fedpriv.data.datasets.digits import digits
 from fedpriv.data.features import with_features
 from fedpriv.scattering import scattering
 
@@ -94,3 +97,40 @@ def test_what_has_no_features_is_refused():
         with_features(rows, "scattering")
     with pytest.raises(ArgumentError, match="features is 'fourier'"):
         with_features(DIGITS, "fourier")
+
+
+MINE = np.random.default_rng(0).uniform(0, 1, (40, 1, 28, 28)).astype(np.float32)
+IMAGES = Arrays("mine", MINE, np.arange(40) % 10, MINE[:5], np.arange(5), 10)
+
+
+def test_components_are_those_of_the_public_digits():
+    """scikit-learn's decomposition of the same features has the same mean and the same directions."""
+    x, _, test_x, _ = digits()
+    images = torch.from_numpy(np.concatenate([x, test_x]))[:, None] / 255
+
+    def normalised(images):
+        return F.group_norm(torch.cat([scattering(part) for part in torch.split(images, 64)]), 27).flatten(1)
+
+    own = PCA(500, svd_solver="full").fit(normalised(images).double().numpy())
+    found = with_features(IMAGES, "scattering-pca").batch(np.arange(40)).x
+    assert found.shape == (40, 500, 1, 1)
+    wanted = own.transform(normalised(torch.from_numpy(MINE)).double().numpy())
+    signs = np.sign((wanted * found.flatten(1).numpy()).sum(0))
+    np.testing.assert_allclose(found.flatten(1).numpy(), wanted * signs, rtol=2e-3, atol=2e-3)
+
+
+def test_the_bits_of_an_examples_components_do_not_depend_on_its_batch():
+    source = with_features(IMAGES, "scattering-pca")
+    whole = source.batch(np.arange(40)).x
+    for some in (np.array([0]), np.array([7]), np.arange(40)[::-1].copy(), np.arange(3, 38)):
+        assert torch.equal(source.batch(some).x, whole[torch.from_numpy(some)])
+
+
+def test_components_are_refused_where_they_are_not_public_or_do_not_fit():
+    with pytest.raises(ArgumentError, match=r"must be scattering .*digits has, so they are not public here"):
+        with_features(DIGITS, "scattering-pca")
+    small = Arrays("small", MINE[:, :, :8, :8], np.arange(40) % 2, MINE[:2, :, :8, :8], [0, 1], 2)
+    with pytest.raises(
+        ArgumentError, match=r"it is for grey images of 28x28 pixels, and small has .*\(1, 8, 8\)"
+    ):
+        with_features(small, "scattering-pca")

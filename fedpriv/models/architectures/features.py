@@ -14,9 +14,8 @@ from fedpriv._internal.lazy import nn
 from fedpriv.models.architectures.images import image
 from fedpriv.models.inputs import NUMBERS, Inputs
 from fedpriv.models.registry import Model, register
-from fedpriv.scattering import feature_shape
+from fedpriv.scattering import feature_shape, groups
 
-_GROUPS = 27  # of channels, as Tramer & Boneh's; 81 channels are 27 groups of 3
 _FILTERS = 64
 
 
@@ -55,7 +54,7 @@ def scattering_linear(inputs: Inputs) -> nn.Module:
 
 
 def _normalised(channels: int) -> nn.Module:
-    return nn.GroupNorm(math.gcd(channels, _GROUPS), channels, affine=False)
+    return nn.GroupNorm(groups(channels), channels, affine=False)
 
 
 register(
@@ -64,7 +63,7 @@ register(
         NUMBERS,
         normalised_linear,
         "group normalisation, one linear layer; for features=scattering",
-        "39,700 on scattering features of 28x28",
+        "39,700 on scattering features of 28x28; 5,010 on scattering-pca",
         "Tramer & Boneh 2021",
     )
 )
