@@ -240,6 +240,7 @@ def test_the_counts_of_a_whole_run_are_written_for_the_page(tree: Path) -> None:
         mutants.main(["--write", "big"], tree)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_the_command_tells_what_it_found(
     tree: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

@@ -115,6 +115,7 @@ def shown(wanted: str, output: str) -> bool:
     return all(re.search(f"^{pattern}$", output, re.MULTILINE) for pattern in patterns)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.processes
 @pytest.mark.timeout(1800)

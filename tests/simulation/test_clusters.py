@@ -18,6 +18,7 @@ from fedpriv.cli import app
 from fedpriv.simulation.sweeps import plans
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.processes
 def test_two_nodes_share_runs_and_a_sweep_and_one_may_be_lost(tmp_path: Path) -> None:
