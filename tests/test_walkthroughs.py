@@ -108,6 +108,7 @@ def page(folder: Path, name: str) -> str:
     return output(folder, "-c", code)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_an_optimizer_is_a_file_and_a_row_of_the_conformance_table(copy: Path) -> None:
     (copy / "fedpriv/optimizers/nesterov.py").write_text(page_code("nesterov.py"))

@@ -96,10 +96,9 @@ def test_many_rounds_agree_bit_for_bit_on_any_number_of_nodes() -> None:
         assert torch.equal(params_from(config, GridEngine(InProcessGrid(nodes, config.table()))), whole)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("actors", "tree"), [*(pytest.param(n, False, marks=pytest.mark.exhaustive) for n in (1, 4)), (4, True)]
-)
+@pytest.mark.parametrize(("actors", "tree"), [(1, False), (4, False), (4, True)])
 def test_a_hundred_rounds_agree_on_any_number_of_actors(
     ray_instance: None, actors: int, tree: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
