@@ -27,7 +27,7 @@ test: $(VENV)/installed-test ## Run the tests, one process a core; ARGS go to py
 test-slow: $(VENV)/installed-test ## Run the tests that take longer, one process a core
 	$(BIN)/python -m pytest -n auto --dist loadgroup -m "slow and not exhaustive" $(ARGS)
 
-test-exhaustive: $(VENV)/installed-test ## Run slow cases that repeat others with other values
+test-exhaustive: $(VENV)/installed-test ## Run the longest cases, which repeat others in another way or with other values
 	$(BIN)/python -m pytest -n auto --dist loadgroup -m exhaustive $(ARGS)
 
 mutants: $(VENV)/installed-test ## Plant faults in a copy, one at a time: a default test must notice each; ARGS select
