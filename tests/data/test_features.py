@@ -51,6 +51,14 @@ def test_images_are_transformed_alone_where_batches_change_bits(monkeypatch):
     assert sizes[-40:] == [1] * 40
 
 
+def test_images_are_transformed_alone_where_others_change_their_bits(monkeypatch):
+    """The largest number of a batch is the same at every place of that batch."""
+    monkeypatch.setattr(features, "scattering", lambda x: scattering(x) + x.amax() * (len(x) > 1))
+    source = with_features(DIGITS, "scattering")
+    x = source.batch(np.arange(400, 410)).x
+    assert torch.equal(x, scattering(DIGITS.batch(np.arange(400, 410)).x).half().float())
+
+
 def test_stored_features_are_those_that_are_computed(tmp_path, monkeypatch):
     at = np.array([700, 2000, 701, 512, 511, 700])
     wanted = with_features(DIGITS, "scattering").batch(at)
