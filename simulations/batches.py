@@ -13,12 +13,16 @@ import statistics
 import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from fedpriv.data import Pair
+    from fedpriv.tasks.task import Task
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # one run a core; more threads a run only wait for each other
 
@@ -49,6 +53,7 @@ class Cell:
 
 
 More = Callable[["Tensor"], Record]
+Measure = Callable[["Task", "Tensor", "Pair"], Record]
 
 
 def run(cell: Cell, seed: int, more: More | None = None) -> Record:
@@ -93,6 +98,39 @@ def make_plan(cell: Cell, seed: int) -> Any:
     spent = epsilon(mechanism.planned_events(), plan.config.delta, "pld").epsilon * (1 + 1e-6)
     budget = Budget(spent, plan.config.delta, "pld")
     return replace(plan, config=plan.config.changed(epsilon=spent), mechanism=mechanism, budget=budget)
+
+
+def trace(cell: Cell, seed: int, every: int, measure: Measure) -> list[Record]:
+    """One seeded run, measured at its start, every ``every`` steps and at its end.
+
+    ``measure`` gives the fields of a record from the task, the parameters (d,) and the public test examples.
+    Each record has its step, too. A method that stops by itself has fewer steps than planned.
+    """
+    import torch
+
+    from fedpriv.config.builders import initial_params, make_source, make_task, make_test
+    from fedpriv.federated import loop
+    from fedpriv.runs.run_ledger import open_accountant
+    from fedpriv.simulation.run import make_engine
+
+    torch.set_num_threads(1)
+    plan = make_plan(cell, seed)
+    source, key = make_source(plan.config), plan.key()
+    task = make_task(plan.config, source)
+    test = make_test(plan.config, source, torch.device("cpu"))
+    found: list[Record] = []
+
+    def observe(progress: loop.Progress) -> None:
+        if progress.round % every == 0:
+            found.append({"step": progress.round, **measure(task, progress.state.params, test)})
+
+    start = initial_params(task, key)
+    found.append({"step": 0, **measure(task, start, test)})
+    with closing(make_engine(plan.config)) as engine, open_accountant(plan, None, None) as accountant:
+        outcome = loop.run(plan.mechanism, start, engine, accountant, key, plan.cohorts(key), observe)
+    if found[-1]["step"] < outcome.state.step:
+        found.append({"step": outcome.state.step, **measure(task, outcome.state.params, test)})
+    return found
 
 
 def batch(path: Path, jobs: Sequence[tuple[Cell, int]], more: More | None = None) -> None:

@@ -18,26 +18,22 @@ import argparse
 import sys
 import time
 from collections.abc import Sequence
-from contextlib import closing
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parents[1] / "dynamic_dp_sgd"))
-import torch
-from batches import FRESH, Cell, Record, collect, make_plan, markdown, read
+from batches import FRESH, Cell, Record, collect, markdown, read, trace
 from matplotlib.figure import Figure
 from table_1 import official
+from torch import Tensor
 
 from fedpriv._internal import plotting
 from fedpriv._internal.files import atomic
-from fedpriv.config.builders import initial_params, make_source, make_task, make_test
-from fedpriv.federated import loop
-from fedpriv.federated.loop import Progress
+from fedpriv.data import Pair
 from fedpriv.report.pictures import curves
 from fedpriv.report.pictures.methods import Line
 from fedpriv.report.pictures.points import Point, interval
-from fedpriv.runs.run_ledger import open_accountant
-from fedpriv.simulation.run import make_engine
+from fedpriv.tasks.task import Task
 
 RESULTS = Path(__file__).with_name("figure_1.jsonl")
 EVERY = 180  # steps between two measurements: 26 in a run of 4,680
@@ -63,36 +59,19 @@ def cell(method: str) -> Cell:
 
 def run(made: Cell, seed: int) -> Record:
     """One seeded run: its accuracy and the norm of gradients every ``EVERY`` steps."""
-    torch.set_num_threads(1)
     started = time.perf_counter()
-    plan = make_plan(made, seed)
-    source, key = make_source(plan.config), plan.key()
-    task = make_task(plan.config, source)
-    x, y, *_ = make_test(plan.config, source, torch.device("cpu"))
-    curve: list[tuple[int, float, float]] = []
 
-    def measure(step: int, params: torch.Tensor) -> None:
-        norms = task.gradients(params, x[:EXAMPLES], y[:EXAMPLES]).norm(dim=1)
-        curve.append((step, task.evaluate(params, x, y)["accuracy"], float(norms.mean())))
+    def measure(task: Task, params: Tensor, test: Pair) -> Record:
+        norms = task.gradients(params, test.x[:EXAMPLES], test.y[:EXAMPLES]).norm(dim=1)
+        accuracy = task.evaluate(params, *test)["accuracy"]
+        return {"accuracy": round(accuracy, 4), "gradient norm": float(f"{norms.mean():.4g}")}
 
-    def observe(progress: Progress) -> None:
-        if progress.round % EVERY == 0:
-            measure(progress.round, progress.state.params)
-
-    start = initial_params(task, key)
-    measure(0, start)
-    with closing(make_engine(plan.config)) as engine, open_accountant(plan, None, None) as accountant:
-        cohorts = plan.cohorts(key)
-        outcome = loop.run(plan.mechanism, start, engine, accountant, key, cohorts, observe)
-    if outcome.releases != plan.mechanism.rounds:
-        raise RuntimeError(f"a run ended after {outcome.releases} of {plan.mechanism.rounds} steps")
-    steps, scores, norms = zip(*curve, strict=True)
+    found = trace(made, seed, EVERY, measure)
     return {
         "method": made.method,
         "seed": seed,
-        "steps": steps,
-        "accuracy": [round(score, 4) for score in scores],
-        "gradient norm": [float(f"{norm:.4g}") for norm in norms],
+        "steps": [one["step"] for one in found],
+        **{part: [one[part] for one in found] for part in PARTS},
         "seconds": round(time.perf_counter() - started, 1),
         "note": "reproducible, not private",
     }

@@ -14,7 +14,6 @@ from fedpriv.accounting import Event, epsilon
 from fedpriv.config.centralised import resolve
 from fedpriv.config.plan import Plan, make_plan
 from fedpriv.optimizers.adp_sgd import predicted_gain
-from fedpriv.simulation.run import simulate
 
 
 @pytest.fixture(scope="module")
@@ -32,14 +31,13 @@ def plans(run: ModuleType, **changes: Any) -> list[Plan]:
     return [make_plan(resolve(small(run, method, **changes))) for method in run.METHODS]
 
 
-def test_the_noise_gives_the_epsilons_of_footnote_3(run: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_noise_gives_the_epsilons_of_footnote_3(run: ModuleType) -> None:
     """CIFAR-10's 50,000 examples, 60 epochs; the moments accountant of their time is a little looser."""
-    monkeypatch.setattr(run, "EXAMPLES", 50_000)
     for budget, theirs in {0.8: 0.29, 1.2: 0.43, 1.6: 0.57, 3.2: 1.23, 6.4: 3.24}.items():
-        z = run.theorem_multiplier(budget, [1.0] * 11_700)
+        z = run.theorem_multiplier(budget, [1.0] * 11_700, run.CIFAR)
         ours = epsilon([Event(z, "poisson", "add-remove", 256 / 50_000, count=11_700)], 1e-5, "rdp")
         assert ours.epsilon < theirs < 1.25 * ours.epsilon
-        assert run.theorem_budget(z, [1.0] * 11_700) == pytest.approx(budget)
+        assert run.theorem_budget(z, [1.0] * 11_700, run.CIFAR) == pytest.approx(budget)
 
 
 @pytest.mark.parametrize(("epochs", "gain"), [(60, 1.76), (120, 1.91), (200, 2.02)])
@@ -55,22 +53,12 @@ def test_both_methods_have_one_budget_and_the_predicted_gain(
 
 
 @pytest.mark.slow
-def test_side_by_side_is_fedpriv_train(run: ModuleType) -> None:
-    # run_both draws fast noise.
-    both = run.run_both(plans(run), seed=3)
-    for scores, method in zip(both, run.METHODS, strict=True):
-        alone = simulate(resolve(small(run, method, seed=3, **{"noise-draws": "fast"}))).metrics[-1]
-        assert scores["loss"] == pytest.approx(alone["loss"], rel=1e-5)
-        assert scores["accuracy"] == alone["accuracy"]
-
-
-@pytest.mark.slow
 def test_fitted_noise_is_better_at_a_small_budget(run: ModuleType) -> None:
     """On the bundled digits, by seed; b_0 = 1 makes 600 steps as long as 12,000 are from b_0^2 = 20."""
     keys = {"rounds": 600, "evaluate-every": 600, "sampling-rate": 0.05, "epsilon": 0.5, "adp-a": 1.0}
     few = plans(run, **keys)
     for seed in range(3):
-        adp, dp = run.run_both(few, seed)
+        adp, dp = run.side_by_side(few, seed, run.Softmax.of)
         assert adp["loss"] < dp["loss"]
 
 

@@ -44,7 +44,7 @@ def test_a_short_form_is_measured_on_its_way(
     made = figure_1.cell(method)
     short = {**made.config, "rounds": 4} | ({"noise-epoch": 1} if method == "dynamic" else {})
     found = figure_1.run(replace(made, config=short), seed=1)
-    assert found["steps"] == (0, 2, 4)
+    assert found["steps"] == [0, 2, 4]
     assert found["accuracy"][0] < 0.3  # of a random network
     assert all(norm > 0 for norm in found["gradient norm"])
 
