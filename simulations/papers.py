@@ -62,10 +62,13 @@ def rows() -> list[dict[str, Any]]:
 
 
 def at(record: Mapping[str, Any], path: str) -> Any:
-    """The value at a path of keys, or None."""
+    """The value at a path of keys, of which those of lists are places, or None."""
     value: Any = record
     for key in path.split("/"):
-        value = value.get(key) if isinstance(value, Mapping) else None
+        if isinstance(value, list):
+            value = value[int(key)]
+        else:
+            value = value.get(key) if isinstance(value, Mapping) else None
     return value
 
 
@@ -106,8 +109,8 @@ def figures(row: Mapping[str, Any]) -> tuple[str, str]:
     for value, group in itertools.groupby(sorted(records(row), key=key), key):
         some, label = list(group), f"{value if isinstance(value, str) else f'{value:g}'}: " if by else ""
         ours.append(label + spread([score(row, record) for record in some], row.get("as", "percent")))
-        epsilon = max(at(record, row.get("epsilon", "epsilon/pld/epsilon")) for record in some)
-        costs.append(f"{label}{epsilon:.3g}")
+        if path := row.get("epsilon", "epsilon/pld/epsilon"):  # empty: no privacy
+            costs.append(f"{label}{max(at(record, path) for record in some):.3g}")
     return "; ".join(ours), "; ".join(costs)
 
 

@@ -28,6 +28,7 @@ from fedpriv.data import Source
 from fedpriv.mechanism.gaussian import Normals
 from fedpriv.mechanism.query import Term
 from fedpriv.mechanism.release import SERVER
+from fedpriv.models import build
 from fedpriv.models.layers import FACTORS
 from fedpriv.rng import Key
 
@@ -69,6 +70,48 @@ class Softmax:
         residuals *= torch.stack(factors, dim=1)[:, :, None]
         totals = (residuals.flatten(1).T @ x).view(len(points), -1, features + 1)
         return [torch.cat([t[:, :-1].reshape(-1), t[:, -1]]) for t in totals]
+
+
+class Perceptron:
+    """A network of linear layers without biases and ReLU between them, and softmax.
+
+    Args:
+        x, y: all training examples (N, features) and labels (N,).
+        shapes: of the layers' weights, from the input on.
+    """
+
+    def __init__(self, x: Tensor, y: Tensor, shapes: Sequence[tuple[int, int]]) -> None:
+        self._x, self._y, self._shapes = x, y, shapes
+
+    @classmethod
+    def of(cls, source: Source, examples: int) -> Perceptron:
+        """The model `mlp-no-bias-3` on a data set of rows."""
+        shapes = [
+            tuple(weight.shape)
+            for weight in build("mlp-no-bias-3", source.shape, source.classes).parameters()
+        ]
+        return cls(*source.batch(np.arange(examples)), shapes)
+
+    def sums(self, points: Sequence[Tensor], ids: Tensor, terms: Sequence[Term]) -> list[Tensor]:
+        """See :class:`Model`. Terms have no divisor."""
+        x, y = self._x[ids], self._y[ids]
+        return [self._sum(point, x, y, term) for point, term in zip(points, terms, strict=True)]
+
+    def _sum(self, point: Tensor, x: Tensor, y: Tensor, term: Term) -> Tensor:
+        parts = point.split([rows * columns for rows, columns in self._shapes])
+        weights = [part.view(shape) for part, shape in zip(parts, self._shapes, strict=True)]
+        inputs = [x]
+        for weight in weights[:-1]:
+            inputs.append((inputs[-1] @ weight.T).relu_())
+        error = torch.softmax(inputs[-1] @ weights[-1].T, dim=1)
+        error[torch.arange(len(y)), y] -= 1
+        errors = [error]  # of the layers' outputs, from the last one on
+        for weight, outputs in zip(weights[:0:-1], inputs[:0:-1], strict=True):
+            errors.append((errors[-1] @ weight) * (outputs > 0))
+        pairs = list(zip(inputs, reversed(errors), strict=True))
+        squares = sum(given.square().sum(1) * error.square().sum(1) for given, error in pairs)
+        factors = term.factors(torch.as_tensor(squares).sqrt())[:, None]
+        return torch.cat([((error * factors).T @ given).flatten() for given, error in pairs])
 
 
 class Factorisation:

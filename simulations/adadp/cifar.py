@@ -1,7 +1,8 @@
 """Koskela & Honkela 2020, Figures 1b and 4: ADADP untuned against DP-Adam and DP-SGD, CIFAR-10 on features.
 
-    python simulations/adadp/cifar.py --search --run      # the grids, then 5 seeds of each row
-    python simulations/adadp/cifar.py                     # the table from cifar.jsonl
+    python simulations/adadp/cifar.py --search --run                  # the grids, then 5 seeds of each row
+    python simulations/adadp/cifar.py --search --run --model network  # one of the two models
+    python simulations/adadp/cifar.py                                 # the tables from cifar.jsonl
 
 The images are under $FEDPRIV_DATA; ``simulations/cifar_features.py`` has their fixed features. A fifth of the
 public test images chooses the step sizes of the baselines, with one seed. The others score the table, with
@@ -14,16 +15,17 @@ from __future__ import annotations
 import argparse
 import statistics
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from batches import FRESH, SEEDS, Cell, markdown, read, records_of, spread
 from cifar_features import EXAMPLES
-from side_by_side import Softmax, run_together
+from side_by_side import Maker, Perceptron, Softmax, run_together
 
 RESULTS = Path(__file__).with_name("cifar.jsonl")
-COHORT, DELTA, EPOCHS = 200, 1e-6, 50
+COHORT, DELTA = 200, 1e-6
 EPOCH = EXAMPLES // COHORT  # releases
 SIGMAS = (2.0, 8.0)
 TUNED_AT = 2.0  # where DP-SGD's step size is tuned, section 5.4
@@ -36,25 +38,37 @@ START = 0.1  # of ADADP, which is not tuned
 METHODS = ("ADADP", *GRIDS)
 
 
-def cell(method: str, sigma: float, learning_rate: float, part: str = "rest") -> Cell:
-    """Softmax regression, 50 passes over the data with noise multiplier sigma.
+@dataclass(frozen=True)
+class Setting:
+    """What is trained: the model on which features, for how many passes over the data."""
 
-    ``part`` of the test images scores it.
-    """
+    model: str
+    features: str
+    epochs: int
+    make: Maker
+
+
+NETWORK = Setting("mlp-no-bias-3", "coarse", 20, Perceptron.of)
+SOFTMAX = Setting("logistic", "features", 50, Softmax.of)
+SETTINGS = {"network": NETWORK, "softmax": SOFTMAX}
+
+
+def cell(setting: Setting, method: str, sigma: float, learning_rate: float, part: str = "rest") -> Cell:
+    """A run with noise multiplier sigma, which ``part`` of the test images scores."""
     config: dict[str, Any] = {
-        "dataset": "cifar_features:features",
-        "model": "logistic",
+        "dataset": f"cifar_features:{setting.features}",
+        "model": setting.model,
         "sampling-rate": COHORT / EXAMPLES,
-        "rounds": EPOCHS * EPOCH,
+        "rounds": setting.epochs * EPOCH,
         "optimizer": method.lower(),
         "learning-rate": learning_rate,
         "clip-norm": CLIP_NORM,
         "delta": DELTA,
         "test-part": part,
-        "evaluate-every": EPOCHS * EPOCH,
+        "evaluate-every": setting.epochs * EPOCH,
     }
     if method == "ADADP":  # as in run.py: half of the run is adaptive, then equation 5.1
-        decay = EPOCHS // 2 * EPOCH
+        decay = setting.epochs // 2 * EPOCH
         config |= {
             "adadp-alpha-max": 1.1,
             "adadp-decay-after": decay - decay % 2,
@@ -65,10 +79,10 @@ def cell(method: str, sigma: float, learning_rate: float, part: str = "rest") ->
     return Cell("search" if part == "tuning" else "table", method, config, sigma)
 
 
-def grid(method: str, sigma: float) -> list[Cell]:
+def grid(setting: Setting, method: str, sigma: float) -> list[Cell]:
     """The step sizes of the search: DP-SGD's at the smallest noise, DP-Adam's at each."""
     tuned_at = TUNED_AT if method == "DP-SGD" else sigma
-    return [cell(method, tuned_at, rate, "tuning") for rate in GRIDS[method]]
+    return [cell(setting, method, tuned_at, rate, "tuning") for rate in GRIDS[method]]
 
 
 def found(made: Cell) -> list[float]:
@@ -76,28 +90,28 @@ def found(made: Cell) -> list[float]:
     return [record["accuracy"] for record in records_of(RESULTS, made)]
 
 
-def chosen(method: str, sigma: float) -> Cell | None:
+def chosen(setting: Setting, method: str, sigma: float) -> Cell | None:
     """A row's cell, or None where its search is not finished."""
     if method == "ADADP":
-        return cell(method, sigma, START)
-    tried = [(scores[0], made) for made in grid(method, sigma) if (scores := found(made))]
+        return cell(setting, method, sigma, START)
+    tried = [(scores[0], made) for made in grid(setting, method, sigma) if (scores := found(made))]
     if len(tried) < len(GRIDS[method]):
         return None
     best = max(tried, key=lambda one: one[0])[1]
-    return cell(method, sigma, best.config["learning-rate"])
+    return cell(setting, method, sigma, best.config["learning-rate"])
 
 
-def cells() -> list[Cell]:
+def cells(setting: Setting) -> list[Cell]:
     """The rows whose searches are finished."""
-    return [made for sigma in SIGMAS for method in METHODS if (made := chosen(method, sigma))]
+    return [made for sigma in SIGMAS for method in METHODS if (made := chosen(setting, method, sigma))]
 
 
-def table() -> str:
+def table(setting: Setting) -> str:
     """Markdown: a row per sigma and method."""
     titles = ("sigma", "epsilon, PLD", "epsilon, RDP", "method", "step size", "test accuracy, %")
     rows = []
     for sigma in SIGMAS:
-        made = {one.method: one for one in cells() if one.noise_multiplier == sigma}
+        made = {one.method: one for one in cells(setting) if one.noise_multiplier == sigma}
         ours = found(made["ADADP"])
         for method, one in made.items():
             own = records_of(RESULTS, one)
@@ -113,7 +127,7 @@ def table() -> str:
     return markdown((*titles, "ADADP minus it"), rows)
 
 
-def searched() -> str:
+def searched(setting: Setting) -> str:
     """Markdown: the accuracy of each step size of the grids on the tuning part, one seed."""
     titles = ("method", "sigma", "step size", "accuracy on the tuning part, %")
     rows = [
@@ -124,7 +138,8 @@ def searched() -> str:
             f"{100 * r['accuracy']:.2f}",
         )
         for r in read(RESULTS)
-        if r["cell"]["part"] == "search" and (rate := r["cell"]["config"]["learning-rate"])
+        if (r["cell"]["part"], r["cell"]["config"]["model"]) == ("search", setting.model)
+        and (rate := r["cell"]["config"]["learning-rate"])
     ]
     return markdown(titles, sorted(rows))
 
@@ -135,13 +150,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
     parser.add_argument("--search", action="store_true")
     parser.add_argument("--run", action="store_true")
+    parser.add_argument("--model", choices=SETTINGS, help="only this one")
     options = parser.parse_args()
-    if options.search:
-        grids = {made.key(): made for method in GRIDS for sigma in SIGMAS for made in grid(method, sigma)}
-        run_together(RESULTS, list(grids.values()), SEEDS[0], Softmax.of)
-    for seed in FRESH if options.run else ():
-        run_together(RESULTS, cells(), seed, Softmax.of)
-    print(f"{table()}\n\n{searched()}")
+    for name, setting in SETTINGS.items():
+        wanted = options.model in (None, name)
+        if options.search and wanted:
+            tried = [made for method in GRIDS for sigma in SIGMAS for made in grid(setting, method, sigma)]
+            run_together(RESULTS, list({made.key(): made for made in tried}.values()), SEEDS[0], setting.make)
+        for seed in FRESH if options.run and wanted else ():
+            run_together(RESULTS, cells(setting), seed, setting.make)
+        print(f"{name}:\n\n{table(setting)}\n\n{searched(setting)}\n")
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
     python simulations/adadp/private_selection.py --run                # 5 seeds of each row
     python simulations/adadp/private_selection.py --run --gamma 0.5    # this gamma alone
     python simulations/adadp/private_selection.py --price              # the noise and the price; no data
-    python simulations/adadp/private_selection.py                      # the table, from the results
+    python simulations/adadp/private_selection.py                      # the table and private_selection.png
 
 Needs MNIST under $FEDPRIV_DATA (`fedpriv data fetch mnist`). Finished runs are appended to
 ``private_selection.jsonl`` beside this file and skipped the next time.
@@ -31,9 +31,13 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))
 import torch
 from batches import FRESH, Record, collect, markdown, read, spread
+from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator, NullLocator
 from torch import Tensor
 
 from fedpriv import data
+from fedpriv._internal import plotting
+from fedpriv._internal.files import atomic
 from fedpriv.accounting import Accountant, Budget, Event, Ledger, PrivacyGuarantee, calibrate, epsilon
 from fedpriv.contrib import private_selection
 from fedpriv.contrib.private_selection import Selection
@@ -60,6 +64,7 @@ STEP_SIZES = tuple(10.0 ** ((3 - i) / 2) for i in range(1, 11))  # the paper's t
 GAMMAS = (2.0**-1, 2.0**-2, 2.0**-4)
 VALIDATION = 5000  # of the public test examples score the candidates; the others score the table
 ADADP, SELECTION = "ADADP", "private selection"
+LEAST = 70  # percent, where the picture's accuracy starts
 
 
 @dataclass(frozen=True)
@@ -218,6 +223,35 @@ def table() -> str:
     return markdown((*titles, "chosen step sizes"), rows())
 
 
+def draw() -> Figure:
+    """The paper's Figure 2: each run's accuracy over the number of its trainings."""
+    figure, [axes] = plotting.panels(7.2, 4.6)
+    for cell, (colour, _, marker) in zip(cells(), plotting.STYLES, strict=False):
+        own = [record for record in read(RESULTS) if record["cell"] == cell]
+        label = f"{cell['method']}, gamma = {cell['gamma']:g}" if "gamma" in cell else "ADADP, untuned"
+        x, y = [record["runs"] for record in own], [100 * record["accuracy"] for record in own]
+        axes.scatter(x, y, color=colour, marker=marker, label=f"{label} (n = {len(own)})", alpha=0.8)
+    axes.set(xlabel="trainings of a run, logarithmic", ylabel="test accuracy (%)", xscale="log")
+    axes.xaxis.set_major_locator(FixedLocator([2**k for k in range(7)]))
+    axes.xaxis.set_major_formatter("{x:g}")
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.set_ylim(LEAST, 100)
+    plotting.rule(axes, whole=False)
+    plotting.cut(axes)
+    axes.legend(fontsize=8, loc="lower right")
+    title = ["Koskela & Honkela 2020, Figure 2: mnist, softmax regression, epsilon 1 in all"]
+    plotting.title(
+        figure, [*title, f"All runs: reproducible, not private (seeds {', '.join(map(str, FRESH))})"]
+    )
+    footer = [
+        f"A point is a run of ADADP or a whole selection. The vertical axis is cut: it starts at {LEAST} %.",
+        f"Epsilon: privacy unit = one example; neighbouring relation = add-remove; delta = {BUDGET.delta:g}; "
+        "adversary = anyone who sees ADADP's models, or the winner of a selection alone.",
+    ]
+    plotting.footer(figure, footer)
+    return figure
+
+
 def prices() -> str:
     """Markdown: by gamma the noise of a run, and what a run and the selection cost."""
     found = [("ADADP, a single run", single(), epsilon(events_of(single()), BUDGET.delta).epsilon, "")]
@@ -244,6 +278,8 @@ def main() -> None:
         todo = [c for c in cells() if not options.gamma or c.get("gamma") in options.gamma]
         jobs = [{"cell": one, "seed": seed} for one in todo for seed in FRESH]
         collect(RESULTS, jobs, lambda job: run(job["cell"], job["seed"]))
+    with atomic(RESULTS.with_suffix(".png")) as file:
+        file.write(plotting.png(draw()))
     print(table())
 
 

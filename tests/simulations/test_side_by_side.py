@@ -50,6 +50,19 @@ def test_softmax_has_the_clipped_sums_of_the_model(together: ModuleType) -> None
         torch.testing.assert_close(total, clipped(task, point, x[ids], y[ids], term), rtol=1e-4, atol=1e-5)
 
 
+def test_the_perceptron_has_the_clipped_sums_of_the_model(together: ModuleType) -> None:
+    model = build("mlp-no-bias-3", (6,), 4)
+    task = Task(model)
+    x, y = numbers(0, 2 * COHORT, 6), torch.arange(2 * COHORT) % 4
+    ids, points = torch.arange(0, 2 * COHORT, 2), [numbers(k, task.dimension) / 8 for k in (1, 2)]
+    terms = [Term(1e9), Term(0.5)]
+    shapes = [tuple(weight.shape) for weight in model.parameters()]
+    found = together.Perceptron(x, y, shapes).sums(points, ids, terms)
+    for point, term, total in zip(points, terms, found, strict=True):
+        expected = clipped(task, point, x[ids], y[ids], term)
+        torch.testing.assert_close(total, expected, rtol=1e-4, atol=1e-4 * float(expected.abs().max()))
+
+
 def test_factorisation_has_the_clipped_sums_of_the_model(together: ModuleType) -> None:
     users, items = 5, 7
     task = Task(build("factors", (2,), 1, tokens=(users, items)), "squared-error")
