@@ -81,3 +81,22 @@ def test_figure_1_has_equal_budgets_and_noise_that_falls_as_the_paper_says() -> 
         assert noise[399] / noise[0] == pytest.approx((2 / 401) ** (power / 2))
     assert figure.figure_1(20).startswith(b"\x89PNG")
     assert (SIMULATIONS / "adp_sgd" / "figure_1.png").stat().st_size < 150_000
+
+
+def test_the_gap_on_cifar_10_grows_with_the_length_in_every_seed(run: ModuleType) -> None:
+    records = [one for one in run.read(run.CIFAR.results) if (one["budget"], one["clip norm"]) == (0.8, 2.5)]
+    gaps = {
+        (one["seed"], one["epochs"]): one["ADP-SGD"]["accuracy"] - one["DP-SGD"]["accuracy"]
+        for one in records
+    }
+    assert len(gaps) == len(records) == len(run.FRESH) * len(run.EPOCHS)
+    for seed in run.FRESH:
+        assert 0 < gaps[seed, 60] < gaps[seed, 200]
+
+
+def test_table_2_chooses_from_the_papers_grids() -> None:
+    adaptive = script("adp_sgd/adaptive.py")
+    assert {method: len(grid) for method, grid in adaptive.GRIDS.items()} == {"ADP-SGD": 36, "DP-SGD": 6}
+    found = [("ADP-SGD", 1.0, 0.1, 0.5), ("DP-SGD", 512.0, 1.0, 0.9), ("ADP-SGD", 8192.0, 1e-5, 0.6)]
+    assert adaptive.best({"search": found}, "ADP-SGD") == (8192.0, 1e-5)
+    assert adaptive.best({"search": found}, "DP-SGD") == (512.0, 1.0)

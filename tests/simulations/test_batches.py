@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -34,3 +35,24 @@ def test_runs_that_ended_before_an_error_are_kept(tmp_path: Path) -> None:
     with pytest.raises(ZeroDivisionError):
         batches.collect(path, JOBS, fails_once)
     assert len(batches.read(path)) == 2
+
+
+def test_a_trace_is_the_run_measured_on_its_way() -> None:
+    batches = script("batches.py")
+    config = {
+        "dataset": "digits",
+        "model": "logistic",
+        "sampling-rate": 0.1,
+        "rounds": 5,
+        "epsilon": 2.0,
+        "delta": 1e-5,
+        "evaluate-every": 5,
+        "averaging": 0.0,
+    }
+    cell = batches.Cell("test", "DP-SGD", config)
+    found = batches.trace(
+        cell, 3, 2, lambda task, params, test: {"loss": task.evaluate(params, *test)["loss"]}
+    )
+    assert [one["step"] for one in found] == [0, 2, 4, 5]
+    assert found[0]["loss"] == pytest.approx(math.log(10), rel=0.1)
+    assert found[-1]["loss"] == pytest.approx(batches.run(cell, 3)["loss"], rel=1e-6)
