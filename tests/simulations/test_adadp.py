@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import statistics
 from dataclasses import replace
 from types import ModuleType
 
@@ -70,3 +71,25 @@ def test_untuned_adadp_beats_dp_sgd_tuned_for_less_noise_on_mnist(adadp: ModuleT
 
     accuracy = {made.method: run(made, seed)["accuracy"] for made, seed in adadp.short()}
     assert accuracy["ADADP"] > accuracy["DP-SGD"] + 0.02
+
+
+def test_cifar_10_is_run_with_the_papers_grid_and_scored_on_other_images_than_chose() -> None:
+    cifar = script("adadp/cifar.py")
+    for setting in cifar.SETTINGS.values():
+        table = {(made.method, made.noise_multiplier): made for made in cifar.cells(setting)}
+        assert len(table) == len(cifar.METHODS) * len(cifar.SIGMAS)
+        for made in table.values():
+            assert made.config["test-part"] == "rest"
+            assert [r["seed"] for r in cifar.records_of(cifar.RESULTS, made)] == list(cifar.FRESH)
+        for method in cifar.GRIDS:
+            assert {made.config["test-part"] for made in cifar.grid(setting, method, 2.0)} == {"tuning"}
+        small, large = (table["DP-SGD", sigma].config for sigma in cifar.SIGMAS)
+        assert small["learning-rate"] == large["learning-rate"]  # tuned at sigma = 2, section 5.4
+
+
+def test_on_cifar_10_untuned_adadp_is_near_dp_adam_and_beats_dp_sgd_beyond_its_sigma() -> None:
+    """The network's recorded runs, by seed: Figure 1b at sigma 2, and Figure 4."""
+    cifar = script("adadp/cifar.py")
+    found = {(made.method, made.noise_multiplier): cifar.found(made) for made in cifar.cells(cifar.NETWORK)}
+    assert statistics.mean(found["ADADP", 2.0]) > statistics.mean(found["DP-Adam", 2.0]) - 0.01
+    assert all(a > b for a, b in zip(found["ADADP", 8.0], found["DP-SGD", 8.0], strict=True))
