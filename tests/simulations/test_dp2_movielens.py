@@ -43,7 +43,7 @@ def test_all_methods_have_one_budget(movielens: ModuleType) -> None:
     """The extra query's noise is larger, by nearly the square root of 2: it answers twice in most steps."""
     from batches import make_plan
 
-    cells = [*movielens.PUBLISHED, *(few[0] for few in movielens.ABLATIONS.values())]
+    cells = [movielens.PUBLISHED[2], *(few[0] for few in movielens.ABLATIONS.values())]
     plans = {made.method: make_plan(made, 0) for made in cells}
     for plan in plans.values():
         spent = epsilon(plan.mechanism.planned_events(), 1e-6).epsilon
