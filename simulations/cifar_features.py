@@ -17,6 +17,7 @@ from functools import cache
 import numpy as np
 import torch
 
+from fedpriv._internal.allocator import tune_allocator
 from fedpriv.data import Arrays, hugging_face
 from fedpriv.data.files import data_folder
 from fedpriv.scattering import scattering
@@ -45,7 +46,8 @@ def coarse() -> Arrays:
 
 
 def _of_all(side: int) -> Arrays:
-    """Two minutes of a core."""
+    """Two to three minutes of a core."""
+    tune_allocator()
     images = hugging_face(data_folder(None) / "cifar-10-jpeg" / "plain_text")
     train, test = images.batch(np.arange(images.size)), images.test()
     x, test_x = (

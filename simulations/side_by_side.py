@@ -21,6 +21,7 @@ import torch
 from batches import Cell, Record, append, make_plan, records_of
 from torch import Tensor
 
+from fedpriv._internal.allocator import tune_allocator
 from fedpriv.accounting import epsilon
 from fedpriv.config.builders import initial_params, make_source, make_task, make_test
 from fedpriv.config.plan import Plan
@@ -155,6 +156,7 @@ def side_by_side(plans: Sequence[Plan], seed: int, make: Maker) -> list[dict[str
 
     The plans differ in their optimizers and noise alone. Each block of a query is one term at one point.
     """
+    tune_allocator()
     torch.set_num_threads(1)
     config, sampler = plans[0].config, plans[0].mechanism.sampler
     source = make_source(config)
