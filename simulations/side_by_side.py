@@ -1,9 +1,9 @@
 """Runs that draw the same cohorts and the same normals, made together, with gradients in closed form.
 
 Each run is `fedpriv train` with its plan's configuration and `noise-draws=fast`. There, the methods of a seed
-draw the same cohorts and the same normals. Here their steps are made side by side: a cohort is read once, its
-noise is drawn once, and tens of thousands of steps of several methods take about as long as one run. They end
-at the same parameters up to rounding (tests/simulations/test_side_by_side.py).
+draw the same cohorts and the same normals. Here their steps are made side by side: a cohort is read once and
+its noise is drawn once, which costs less than one run after another. They end at the same parameters up to
+rounding (tests/simulations/test_side_by_side.py).
 
 The optimizers are the package's own: only the clipped sums are written anew.
 """
