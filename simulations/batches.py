@@ -174,14 +174,15 @@ def read(path: Path) -> list[Record]:
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
-def records_of(path: Path, cell: Cell) -> list[Record]:
-    """The cell's finished runs."""
-    return [r for r in read(path) if json.dumps(r["cell"], sort_keys=True) == cell.key()]
+def records_of(path: Path, cell: Cell, seeds: Sequence[int] | None = None) -> list[Record]:
+    """The cell's finished runs, or those with these seeds, in the order of the seeds."""
+    found = [r for r in read(path) if json.dumps(r["cell"], sort_keys=True) == cell.key()]
+    return found if seeds is None else [r for seed in seeds for r in found if r["seed"] == seed]
 
 
 def scores(path: Path, cell: Cell, score: str, seeds: Sequence[int] | None = None) -> list[float]:
     """The score of each of the cell's finished runs, or of those with these seeds."""
-    return [r[score] for r in records_of(path, cell) if seeds is None or r["seed"] in seeds]
+    return [r[score] for r in records_of(path, cell, seeds)]
 
 
 def markdown(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

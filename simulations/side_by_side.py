@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -22,7 +22,6 @@ from batches import Cell, Record, append, make_plan, records_of
 from torch import Tensor
 
 from fedpriv._internal.allocator import tune_allocator
-from fedpriv.accounting import epsilon
 from fedpriv.config.builders import initial_params, make_source, make_task, make_test
 from fedpriv.config.plan import Plan
 from fedpriv.data import Source
@@ -31,6 +30,7 @@ from fedpriv.mechanism.query import Term
 from fedpriv.mechanism.release import SERVER
 from fedpriv.models import build
 from fedpriv.models.layers import FACTORS
+from fedpriv.report.adversaries import all_methods
 from fedpriv.rng import Key
 
 
@@ -185,7 +185,7 @@ def run_together(path: Path, cells: Sequence[Cell], seed: int, make: Maker) -> N
 
     The records are as :func:`batches.run` makes them, but that ``seconds`` are those of all of them.
     """
-    todo = [cell for cell in cells if seed not in {record["seed"] for record in records_of(path, cell)}]
+    todo = [cell for cell in cells if not records_of(path, cell, [seed])]
     print(f"seed {seed}: {len(todo)} runs to do, {len(cells) - len(todo)} done before", flush=True)
     if not todo:
         return
@@ -202,13 +202,8 @@ def _record(cell: Cell, plan: Plan, scores: dict[str, float], seed: int, started
         "seed": seed,
         **scores,
         "delta": plan.config.delta,
-        "epsilon": {method: _spent(plan, method) for method in ("pld", "rdp")},
+        "epsilon": all_methods(events, plan.config.delta, plan.budget.method),
         "noise multiplier": {"first": events[0].noise_multiplier, "last": events[-1].noise_multiplier},
         "seconds": round(time.perf_counter() - started, 1),
         "note": "reproducible, not private",
     }
-
-
-def _spent(plan: Plan, method: str) -> dict[str, Any]:
-    found = epsilon(plan.mechanism.planned_events(), plan.config.delta, method)
-    return {"epsilon": found.epsilon, "kind": found.kind}

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from batches import FRESH, SEEDS, Cell, markdown, read, records_of, spread
+from batches import FRESH, SEEDS, Cell, markdown, read, records_of, scores, spread
 from cifar_features import EXAMPLES
 from side_by_side import Maker, Perceptron, Softmax, run_together
 
@@ -87,14 +87,14 @@ def grid(setting: Setting, method: str, sigma: float) -> list[Cell]:
 
 def found(made: Cell) -> list[float]:
     """The accuracy of a cell's runs."""
-    return [record["accuracy"] for record in records_of(RESULTS, made)]
+    return scores(RESULTS, made, "accuracy")
 
 
 def chosen(setting: Setting, method: str, sigma: float) -> Cell | None:
     """A row's cell, or None where its search is not finished."""
     if method == "ADADP":
         return cell(setting, method, sigma, START)
-    tried = [(scores[0], made) for made in grid(setting, method, sigma) if (scores := found(made))]
+    tried = [(own[0], made) for made in grid(setting, method, sigma) if (own := found(made))]
     if len(tried) < len(GRIDS[method]):
         return None
     best = max(tried, key=lambda one: one[0])[1]
@@ -118,12 +118,11 @@ def table(setting: Setting) -> str:
             if not own:
                 continue
             costs = [f"{own[0]['epsilon'][name]['epsilon']:.3f}" for name in ("pld", "rdp")]
-            scores = [record["accuracy"] for record in own]
             step = "untuned" if method == "ADADP" else f"{one.config['learning-rate']:.2g}"
             gap = ""
             if method != "ADADP" and ours:
-                gap = f"{100 * (statistics.mean(ours) - statistics.mean(scores)):+.2f}"
-            rows.append((f"{sigma:g}", *costs, method, step, spread(scores, 100), gap))
+                gap = f"{100 * (statistics.mean(ours) - statistics.mean(found(one))):+.2f}"
+            rows.append((f"{sigma:g}", *costs, method, step, spread(found(one), 100), gap))
     return markdown((*titles, "ADADP minus it"), rows)
 
 

@@ -138,13 +138,8 @@ def ablations() -> list[Cell]:
     return found
 
 
-def fresh(made: Cell) -> list[Record]:
-    """The cell's runs with seeds that chose nothing, in their order."""
-    return sorted((r for r in records_of(RESULTS, made) if r["seed"] in FRESH), key=lambda r: r["seed"])
-
-
 def earlier(made: Cell) -> list[Record]:
-    """Its runs from before the test ratings were split, which all of them score: seeds 0 to 2."""
+    """A cell's runs from before the test ratings were split, which all of them score: seeds 0 to 2."""
     config = {key: value for key, value in made.config.items() if key != "test-part"}
     return records_of(RESULTS, replace(made, config=config))
 
@@ -154,7 +149,7 @@ def table() -> str:
     titles = ("model", "method", "rounds", "test MSE", "earlier seeds", "paper", "epsilon, PLD", "RDP")
     rows = []
     for made in (*PUBLISHED, *ablations(), *OURS):
-        own, old = fresh(made), earlier(made)
+        own, old = records_of(RESULTS, made, FRESH), earlier(made)
         if not own + old:
             continue
         theirs = PAPER.get(made.method, "") if made.part == "factors" else ""

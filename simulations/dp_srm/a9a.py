@@ -23,6 +23,8 @@ from batches import FRESH, Cell, batch, markdown, records_of, spread
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from fedpriv.data import Pair
+
 RESULTS = Path(__file__).with_name("a9a.jsonl")
 PAIRED = tuple(range(11, 21))  # as FRESH, no setting was chosen with these seeds
 EXAMPLES, DELTA, STRENGTH = 32_561, 1e-5, 1e-3
@@ -81,9 +83,22 @@ def cells(epsilon: float) -> Iterator[Cell]:
     yield sgd(epsilon, "DP-GD, their clip norm", 20.0, EXAMPLES, 4.0, 1.0)
 
 
+def regulariser(params: Tensor) -> Tensor:
+    """R(theta) of section 7.1."""
+    return STRENGTH * (params.square() / (1 + params.square())).sum()
+
+
 def objective(params: Tensor) -> dict[str, float]:
     """R(theta): the test loss plus R is the objective on the test set."""
-    return {"regulariser": STRENGTH * float((params.square() / (1 + params.square())).sum())}
+    return {"regulariser": float(regulariser(params))}
+
+
+def gradient_norm(params: Tensor, test: Pair) -> float:
+    """The norm of the gradient of the objective on the test set."""
+    import torch
+
+    errors = torch.sigmoid(test.x @ params) - test.y
+    return float((errors @ test.x / len(test.y) + torch.func.grad(regulariser)(params)).norm())
 
 
 def jobs() -> list[tuple[Cell, int]]:
@@ -110,14 +125,8 @@ def row(cell: Cell, records: list[dict[str, Any]]) -> tuple[str, ...]:
 def table() -> str:
     """Markdown of a9a.jsonl: a row per budget and method."""
     titles = ("epsilon", "method", "data passes", "paper", "test objective", "test loss", "test error, %")
-    runs = [(cell, _of(cell, FRESH)) for epsilon in EPSILONS for cell in cells(epsilon)]
+    runs = [(cell, records_of(RESULTS, cell, FRESH)) for epsilon in EPSILONS for cell in cells(epsilon)]
     return markdown((*titles, "PLD", "RDP (theirs)"), [row(cell, own) for cell, own in runs if own])
-
-
-def _of(cell: Cell, seeds: tuple[int, ...]) -> list[dict[str, Any]]:
-    """The cell's runs with these seeds, in the order of the seeds."""
-    by_seed = {record["seed"]: record for record in records_of(RESULTS, cell)}
-    return [by_seed[seed] for seed in seeds if seed in by_seed]
 
 
 def compared(epsilon: float) -> list[Cell]:
@@ -138,7 +147,10 @@ def paired() -> str:
     )
     rows = []
     for epsilon in EPSILONS:
-        scores = {c.method: [r["loss"] + r["regulariser"] for r in _of(c, PAIRED)] for c in compared(epsilon)}
+        scores = {
+            c.method: [r["loss"] + r["regulariser"] for r in records_of(RESULTS, c, PAIRED)]
+            for c in compared(epsilon)
+        }
         for method, own in scores.items():
             gaps = [mine - base for mine, base in zip(own, scores["DP-SGD"], strict=False)]
             if len(gaps) < len(PAIRED):

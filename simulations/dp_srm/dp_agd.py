@@ -18,26 +18,17 @@ import itertools
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parent))
+from a9a import DELTA, EPSILONS, gradient_norm, regulariser
 from batches import FRESH, SEEDS, Record, collect, markdown, read, spread
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
 RESULTS = Path(__file__).with_name("dp_agd.jsonl")
-DELTA, STRENGTH, EPSILONS = 1e-5, 1e-3, (0.2, 0.5)
 CLIP_NORM, CLIP_LOSS = 3.0, 1.0
 CHOICE_SHARE = 0.002
 GRID = tuple(itertools.product((0.005, 0.01, 0.02, 0.05), (0.25, 0.5, 1.0)))  # gradient share, largest step
 PAPER = {0.2: ("0.3713", "0.0437", "96.21"), 0.5: ("0.3627", "0.0402", "95.45")}
-
-
-def regulariser(params: Tensor) -> Tensor:
-    """R(theta) of section 7.1."""
-    return STRENGTH * (params.square() / (1 + params.square())).sum()
 
 
 def run(
@@ -53,7 +44,6 @@ def run(
     """
     import numpy as np
     import torch
-    from figure_1 import gradient_norm
 
     from fedpriv import data
     from fedpriv.accounting import Budget, Filter

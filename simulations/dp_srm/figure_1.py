@@ -20,8 +20,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parent))
-import torch
-from a9a import DELTA, EPSILONS, STRENGTH, cells, objective
+from a9a import DELTA, EPSILONS, cells, gradient_norm, objective
 from batches import FRESH, Cell, Record, collect, markdown, read, spread, trace
 from matplotlib.figure import Figure
 from torch import Tensor
@@ -53,13 +52,6 @@ PAPER = {  # Table 2: CPU time in seconds, gradient norm
 def cell(epsilon: float, method: str) -> Cell:
     """The row of ``a9a.py``."""
     return next(made for made in cells(epsilon) if made.method == method)
-
-
-def gradient_norm(params: Tensor, test: Pair) -> float:
-    """The norm of the objective's gradient on the test set: the logistic loss and the regulariser of 7.1."""
-    errors = torch.sigmoid(test.x @ params) - test.y
-    regulariser = STRENGTH * 2 * params / (1 + params.square()).square()
-    return float((errors @ test.x / len(test.y) + regulariser).norm())
 
 
 def run(made: Cell, seed: int) -> Record:

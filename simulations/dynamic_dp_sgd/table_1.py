@@ -69,6 +69,7 @@ SETTINGS = {
     1.2: (1500, 3.0, 0.5, 5.0, 1.25),
 }
 EPOCH = 60_000 // 250
+DECAYED = {"noise decay, zCDP": ("zcdp", "time-based"), "noise decay, tCDP": ("tcdp", "exponential")}
 # The official repository at epsilon 0.4: 20 epochs of 60,000 / 256 steps, schedules constant in an epoch.
 OFFICIAL_EPOCH = 60_000 // 256
 OFFICIAL = (20 * OFFICIAL_EPOCH, 0.15, 1.5, 1 / 0.3, 1 / 0.8)
@@ -105,10 +106,7 @@ def decayed(method: str, epsilon: float) -> Cell:
     """Noise that decays by epoch under zCDP (Yu et al. 2019) or tCDP (Zhang et al. 2021), with the other
     methods' steps. Forms and k are the defaults; the paper states none.
     """
-    accounting, form = {
-        "noise decay, zCDP": ("zcdp", "time-based"),
-        "noise decay, tCDP": ("tcdp", "exponential"),
-    }[method]
+    accounting, form = DECAYED[method]
     made = cell("table", method, epsilon, *SETTINGS[epsilon], accounting=accounting)
     made.config.update({"noise-schedule": form, "noise-epoch": EPOCH})
     return made
@@ -125,7 +123,7 @@ def table_cells() -> Iterator[Cell]:
     """The cells of the table: all methods at every budget, and dynamic with PLD budgets."""
     for method in PAPER:
         for epsilon, setting in SETTINGS.items():
-            if method.startswith("noise decay"):
+            if method in DECAYED:
                 yield decayed(method, epsilon)
             else:
                 yield cell("table", method, epsilon, *setting)

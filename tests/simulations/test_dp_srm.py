@@ -104,15 +104,14 @@ def test_dp_srm_on_a9a_is_below_the_papers_figure(a9a: ModuleType, epsilon: floa
     assert found["epsilon"]["pld"]["epsilon"] <= epsilon
 
 
-def test_figure_1_has_the_gradient_of_the_objective() -> None:
-    figure_1 = script("dp_srm/figure_1.py")
+def test_figure_1_has_the_gradient_of_the_objective(a9a: ModuleType) -> None:
     draw = torch.Generator().manual_seed(0)
     x, y = torch.randn(50, 4, generator=draw), torch.arange(50) % 2
     params = torch.randn(4, generator=draw, requires_grad=True)
     loss = torch.nn.functional.binary_cross_entropy_with_logits(x @ params, y.float())
-    regulariser = figure_1.STRENGTH * (params.square() / (1 + params.square())).sum()
+    regulariser = a9a.STRENGTH * (params.square() / (1 + params.square())).sum()
     (gradient,) = torch.autograd.grad(loss + regulariser, params)
-    found = figure_1.gradient_norm(params.detach(), Pair(x, y))
+    found = a9a.gradient_norm(params.detach(), Pair(x, y))
     assert found == pytest.approx(float(gradient.norm()), rel=1e-5)
 
 
