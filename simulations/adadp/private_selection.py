@@ -31,13 +31,13 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))
 import torch
 from batches import FRESH, Record, collect, markdown, read, spread
+from figures import save, seeded
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, NullLocator
 from torch import Tensor
 
 from fedpriv import data
 from fedpriv._internal import plotting
-from fedpriv._internal.files import atomic
 from fedpriv.accounting import Accountant, Budget, Event, Ledger, PrivacyGuarantee, calibrate, epsilon
 from fedpriv.contrib import private_selection
 from fedpriv.contrib.private_selection import Selection
@@ -239,10 +239,8 @@ def draw() -> Figure:
     plotting.rule(axes, whole=False)
     plotting.cut(axes)
     axes.legend(fontsize=8, loc="lower right")
-    title = ["Koskela & Honkela 2020, Figure 2: mnist, softmax regression, epsilon 1 in all"]
-    plotting.title(
-        figure, [*title, f"All runs: reproducible, not private (seeds {', '.join(map(str, FRESH))})"]
-    )
+    about = "Koskela & Honkela 2020, Figure 2: mnist, softmax regression, epsilon 1 in all"
+    plotting.title(figure, [about, seeded(FRESH)])
     footer = [
         f"A point is a run of ADADP or a whole selection. The vertical axis is cut: it starts at {LEAST} %.",
         f"Epsilon: privacy unit = one example; neighbouring relation = add-remove; delta = {BUDGET.delta:g}; "
@@ -278,8 +276,7 @@ def main() -> None:
         todo = [c for c in cells() if not options.gamma or c.get("gamma") in options.gamma]
         jobs = [{"cell": one, "seed": seed} for one in todo for seed in FRESH]
         collect(RESULTS, jobs, lambda job: run(job["cell"], job["seed"]))
-    with atomic(RESULTS.with_suffix(".png")) as file:
-        file.write(plotting.png(draw()))
+    save(RESULTS.with_suffix(".png"), draw())
     print(table())
 
 

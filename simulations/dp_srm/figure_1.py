@@ -22,15 +22,14 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parent))
 from a9a import DELTA, EPSILONS, cells, gradient_norm, objective
 from batches import FRESH, Cell, Record, collect, markdown, read, spread, trace
+from figures import means, save, seeded
 from matplotlib.figure import Figure
 from torch import Tensor
 
 from fedpriv._internal import plotting
-from fedpriv._internal.files import atomic
 from fedpriv.data import Pair
 from fedpriv.report.pictures import curves
 from fedpriv.report.pictures.methods import Line
-from fedpriv.report.pictures.points import Point, interval
 from fedpriv.tasks.task import Task
 
 RESULTS = Path(__file__).with_name("figure_1.jsonl")
@@ -91,11 +90,7 @@ def draw(runs: Sequence[Record]) -> Figure:
     for axes, (epsilon, part) in zip(all_axes, places, strict=True):
         for method, style in zip(DRAWN, plotting.STYLES, strict=False):
             some = own(runs, epsilon, method)
-            points = tuple(
-                Point(at, *interval([one[part][i] for one in some]), len(some))
-                for i, at in enumerate(some[0]["passes"])
-            )
-            line = Line({}, points)
+            line = Line({}, means(some, part, "passes"))
             curves.draw_line(axes, line, line.counted(method), (*style[:2], ""))
         axes.set(xlabel="passes over the data", ylabel=PARTS[part])
         if part == "gradient norm":
@@ -103,8 +98,8 @@ def draw(runs: Sequence[Record]) -> Figure:
         plotting.rule(axes, whole=False)
         axes.set_title(f"epsilon {epsilon:g}", fontsize=9)
         axes.legend(fontsize=8)
-    about = f"All runs: reproducible, not private (seeds {', '.join(map(str, FRESH))})"
-    plotting.title(figure, ["Wang et al. 2023, Figure 1: nonconvex logistic regression on a9a", about])
+    about = "Wang et al. 2023, Figure 1: nonconvex logistic regression on a9a"
+    plotting.title(figure, [about, seeded(FRESH)])
     footer = [
         "Lines: the mean of n runs; bands: the 95 % confidence interval of the mean.",
         "Values are of the public test set. The gradient norm's axis is logarithmic and cut.",
@@ -160,8 +155,7 @@ def main() -> None:
         ]
         collect(RESULTS, jobs, lambda job: run(cell(job["epsilon"], job["method"]), job["seed"]))
     runs = read(RESULTS)
-    with atomic(RESULTS.with_suffix(".png")) as file:
-        file.write(plotting.png(draw(runs)))
+    save(RESULTS.with_suffix(".png"), draw(runs))
     print(table(runs))
 
 

@@ -23,16 +23,16 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parents[1] / "dynamic_dp_sgd"))
 from batches import FRESH, Cell, Record, collect, markdown, read, trace
+from figures import means, save, seeded
 from matplotlib.figure import Figure
 from table_1 import official
 from torch import Tensor
 
 from fedpriv._internal import plotting
-from fedpriv._internal.files import atomic
 from fedpriv.data import Pair
 from fedpriv.report.pictures import curves
 from fedpriv.report.pictures.methods import Line
-from fedpriv.report.pictures.points import Point, interval
+from fedpriv.report.pictures.points import Point
 from fedpriv.tasks.task import Task
 
 RESULTS = Path(__file__).with_name("figure_1.jsonl")
@@ -79,11 +79,7 @@ def run(made: Cell, seed: int) -> Record:
 
 def points(runs: Sequence[Record], part: str) -> tuple[Point, ...]:
     """The means over seeds of a part of the records, by step."""
-    factor = 100.0 if part == "accuracy" else 1.0
-    return tuple(
-        Point(step, *interval([factor * one[part][at] for one in runs]), len(runs))
-        for at, step in enumerate(runs[0]["steps"])
-    )
+    return means(runs, part, "steps", 100.0 if part == "accuracy" else 1.0)
 
 
 def draw(runs: Sequence[Record]) -> Figure:
@@ -100,9 +96,7 @@ def draw(runs: Sequence[Record]) -> Figure:
     all_axes[0].set_ylim(LEAST, 100)
     plotting.cut(all_axes[0])
     all_axes[1].set_yscale("log")
-    seeds = ", ".join(map(str, FRESH))
-    about = f"All runs: reproducible, not private (seeds {seeds})"
-    plotting.title(figure, ["Du et al. 2021, Figure 1: mnist, cnn, epsilon 0.4 by GDP-CLT", about])
+    plotting.title(figure, ["Du et al. 2021, Figure 1: mnist, cnn, epsilon 0.4 by GDP-CLT", seeded(FRESH)])
     footer = [
         "Lines: the mean of n runs; bands: the 95 % confidence interval of the mean.",
         f"The accuracy's axis is cut: it starts at {LEAST} %. At step 0 the networks guess.",
@@ -137,8 +131,7 @@ def main() -> None:
         jobs = [{"method": method, "seed": seed} for seed in FRESH for method in METHODS]
         collect(RESULTS, jobs, lambda job: run(cell(job["method"]), job["seed"]))
     runs = read(RESULTS)
-    with atomic(RESULTS.with_suffix(".png")) as file:
-        file.write(plotting.png(draw(runs)))
+    save(RESULTS.with_suffix(".png"), draw(runs))
     print(table(runs))
 
 
