@@ -10,8 +10,8 @@ MNIST, and CIFAR-10 (JPEG) on fixed features; softmax regression on both. Needs 
 to the file of the data set beside this one and skipped the next time, so an interrupted batch goes on where
 it was. Runs are seeded to be repeatable; such runs are not private.
 
-A run is `fedpriv train` with the configuration of :func:`config`; ``simulations/side_by_side.py`` makes the
-two methods of a seed together.
+A run is `fedpriv train` with the configuration of :func:`config`; ``simulations/side_by_side.py`` makes those
+of one length and seed together.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from batches import FRESH, collect, markdown, read, spread
+from batches import FRESH, Record, append, markdown, read, spread
 from side_by_side import Softmax, side_by_side
 
 from fedpriv.accounting import Event, epsilon
@@ -128,17 +128,29 @@ def cost(plan: Plan, data: DataSet) -> dict[str, float]:
     }
 
 
-def run(budget: float, clip_norm: float, epochs: float, seed: int, data: DataSet = MNIST) -> dict[str, Any]:
-    """One seeded run of each method, its test scores and its cost."""
-    started = time.perf_counter()
-    plans = {m: plan_of(budget, clip_norm, rounds_of(epochs, data), m, data) for m in METHODS}
-    scores = side_by_side(list(plans.values()), seed, Softmax.of)
-    return {
-        **_key(budget, clip_norm, epochs, seed),
-        **{m: {**s, **cost(p, data)} for (m, p), s in zip(plans.items(), scores, strict=True)},
-        "seconds": round(time.perf_counter() - started, 1),
-        "note": "reproducible, not private",
+def run(
+    settings: Sequence[tuple[float, float]], epochs: float, seed: int, data: DataSet = MNIST
+) -> list[Record]:
+    """One seeded run of each method in each setting, its test scores and its cost.
+
+    ``seconds`` are those of all of them.
+    """
+    started, rounds = time.perf_counter(), rounds_of(epochs, data)
+    plans = {
+        (setting, method): plan_of(*setting, rounds, method, data)
+        for setting, method in itertools.product(settings, METHODS)
     }
+    scores = dict(zip(plans, side_by_side(list(plans.values()), seed, Softmax.of), strict=True))
+    seconds = round(time.perf_counter() - started, 1)
+    return [
+        {
+            **_key(*setting, epochs, seed),
+            **{m: {**scores[setting, m], **cost(plans[setting, m], data)} for m in METHODS},
+            "seconds": seconds,
+            "note": "reproducible, not private",
+        }
+        for setting in settings
+    ]
 
 
 def _key(budget: float, clip_norm: float, epochs: float, seed: int) -> dict[str, float]:
@@ -146,9 +158,13 @@ def _key(budget: float, clip_norm: float, epochs: float, seed: int) -> dict[str,
 
 
 def batch(settings: Sequence[tuple[float, float]], data: DataSet) -> None:
-    """Run the settings that have no result yet, seed by seed."""
-    jobs = [_key(*setting, epochs, seed) for seed in FRESH for epochs in EPOCHS for setting in settings]
-    collect(data.results, jobs, lambda job: run(*job.values(), data))
+    """Run the settings that have no result yet, those of one length and seed together."""
+    for seed, epochs in itertools.product(FRESH, EPOCHS):
+        done = read(data.results)
+        todo = [s for s in settings if not any(_key(*s, epochs, seed).items() <= r.items() for r in done)]
+        print(f"{epochs} epochs, seed {seed}: {len(todo)} of {len(settings)} settings to do", flush=True)
+        if todo:
+            append(data.results, run(todo, epochs, seed, data))
 
 
 def row(records: list[dict[str, Any]], data: DataSet) -> tuple[str, ...]:

@@ -66,7 +66,7 @@ def test_fitted_noise_is_better_at_a_small_budget(run: ModuleType) -> None:
 @pytest.mark.data
 @pytest.mark.skipif(not os.environ.get("FEDPRIV_DATA"), reason="needs MNIST under FEDPRIV_DATA")
 def test_the_gap_on_mnist_after_60_epochs(run: ModuleType) -> None:
-    found = run.run(0.8, 2.5, 60, seed=0)
+    [found] = run.run([(0.8, 2.5)], 60, seed=0)
     assert found["ADP-SGD"]["loss"] < found["DP-SGD"]["loss"]
     assert math.isclose(found["DP-SGD"]["eps-bar"], 0.8, rel_tol=5e-3)
 
