@@ -138,9 +138,6 @@ def check_correlated(config: Config) -> None:
         raise validation.fail("placement", config.placement, f"be central {sampler}", hint)
     if config.by_silo:
         raise validation.fail("level", config.level, f"be aggregation {sampler}", "groups are the server's")
-    if config.nodes_own_data:
-        hint = "correlated noise is for simulations"
-        raise validation.fail("nodes-own-data", True, f"be false {sampler}", hint)
     if config.part(CyclicSettings).noise_bands == 1:
         return
     if not config.method.correlated_noise:
@@ -150,10 +147,6 @@ def check_correlated(config: Config) -> None:
     if config.adaptive_quantile:
         hint = "the norm bits' noise is independent"
         raise validation.fail("adaptive-quantile", config.adaptive_quantile, f"be 0 {sampler}", hint)
-    if config.exact_noise and PLACEMENTS[config.placement].adds_noise:
-        allowed = f"be fast {sampler}, or noise-bands be 1"
-        hint = "combinations of earlier noise cannot be rounded exactly"
-        raise validation.fail("noise-draws", config.noise_draws, allowed, hint)
 
 
 def check_client_level(config: Config) -> None:

@@ -183,7 +183,7 @@ def advance(
             shards = cohorts.draw(charged, query.rate_factor) if asked else ()  # 2. sample
             placement = mechanism.placement.resized(query.rate_factor)
             # in parallel with the disk and the parties
-            ahead = releases.draw_ahead(query, multiplier, placement, key, charged)
+            ahead = releases.draw_ahead(query, multiplier, placement, key, charged, recursion)
             if asked:
                 budget_gate.charge([event])  # 3. charge: on disk before any request
             charged += 1

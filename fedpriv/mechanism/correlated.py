@@ -4,15 +4,24 @@ Source: Choquette-Choo et al. 2023, "(Amplified) banded matrix factorization", s
 root's coefficients are those of Fichtenberger et al. 2023. Sums of gradients are what a model learns from, so
 noise that cancels in sums costs less accuracy than independent noise.
 
-C is the lower-triangular Toeplitz matrix with the first b coefficients c_0, ..., c_{b-1} of (1 - x)^(-1/2),
-divided by their norm, so that no column's norm exceeds 1. In multiples of z S, the noise is y = C^-1 w
-with w independent standard normal:
+C is the lower-triangular Toeplitz matrix with the first b coefficients q_0 = 1, q_1, ... of (1 - x)^(-1/2),
+in steps of 2^-20, divided by their norm: c_k = q_k / norm(q). So no column's norm exceeds 1. In multiples of
+z S, the noise is y = C^-1 w with w independent standard normal:
 
     y_t = (w_t - c_1 y_{t-1} - ... - c_{b-1} y_{t-b+1}) / c_0.
 
 C times the released sums is C times the true sums plus independent noise of std z S. A unit that takes part
 only in releases at least b apart meets each row of C at most once. Its one participation in the rows t, ...,
 t+b-1 moves them by a vector of norm at most S: a Gaussian release of multiplier z.
+
+Exact noise (:mod:`fedpriv.mechanism.rounded_gaussian`) is the integers
+
+    n_t = round(norm(q) s w_t - q_1 n_{t-1} - ... - q_{b-1} n_{t-b+1}),
+
+for a std of s steps. With a sum of x_t steps, r_t = x_t + n_t is released. Let g_t be the Gaussian release
+x_t + q_1 x_{t-1} + ... + norm(q) s w_t of the first kind. Then r_t = round(g_t - q_1 r_{t-1} - ...), because
+n_{t-k} = r_{t-k} - x_{t-k} and x_t is an integer. So what is released follows from g_1, ..., g_t alone, which
+is post-processing. The sums q_1 n_{t-1} + ... are computed in integers, without rounding.
 
 >>> round(sum(c * c for c in coefficients(8)), 12)
 1.0
@@ -27,15 +36,24 @@ from collections import deque
 from collections.abc import Sequence
 from functools import cache
 
+import torch
 from torch import Tensor
 
 from fedpriv._internal import validation
 from fedpriv._internal.lazy import numpy as np
+from fedpriv.mechanism.gaussian import Label
+from fedpriv.mechanism.rounded_gaussian import Rounded
+from fedpriv.rng import Key
+
+_UNIT = 2**20  # of the coefficients q
+# With |w| < 9.5, the coefficients' sum below 2 sqrt(b) and that of the inverse's below 4, the integer sums
+# stay below 2^20 * 2 sqrt(b) * 4 * 9.5 * norm(q) s, which is then below 2^63.
+_MOST = 2.0**36  # the largest norm(q) s sqrt(b)
 
 
 @cache
-def coefficients(bands: int) -> tuple[float, ...]:
-    """c_0, ..., c_{b-1}: positive and falling, with norm 1.
+def multiples(bands: int) -> tuple[int, ...]:
+    """q_0, ..., q_{b-1} in units of 2^-20: positive and falling.
 
     Positive falling coefficients have all roots outside the unit circle, so the recursion is stable.
 
@@ -44,8 +62,19 @@ def coefficients(bands: int) -> tuple[float, ...]:
     root = [1.0]
     for k in range(1, validation.integer("noise-bands", bands, minimum=1)):
         root.append(root[-1] * (2 * k - 1) / (2 * k))
-    norm = math.sqrt(math.fsum(c * c for c in root))
-    return tuple(c / norm for c in root)
+    return tuple(round(_UNIT * q) for q in root)
+
+
+@cache
+def norm(bands: int) -> float:
+    """The norm of q, which is at least 1."""
+    return math.sqrt(sum(q * q for q in multiples(bands))) / _UNIT
+
+
+@cache
+def coefficients(bands: int) -> tuple[float, ...]:
+    """c_0, ..., c_{b-1}, with norm 1."""
+    return tuple(q / _UNIT / norm(bands) for q in multiples(bands))
 
 
 def inverse(bands: int, rounds: int) -> tuple[float, ...]:
@@ -69,7 +98,7 @@ def prefix_noise(bands: int, rounds: int) -> float:
 
 
 class NoiseRecursion:
-    """Turns independent standard normal numbers into correlated ones, release by release.
+    """Turns independent normal numbers into correlated ones, release by release: floats or integers.
 
     It keeps the last b - 1 noises of a run in memory, 8 (b - 1) bytes for each parameter. They must never be
     stored: who reads them can subtract them. A run that is resumed begins a new recursion, whose noise is
@@ -78,8 +107,9 @@ class NoiseRecursion:
 
     def __init__(self, bands: int) -> None:
         """The recursion before its first release, with ``bands`` bands >= 1."""
-        self._coefficients = coefficients(bands)
+        self._bands, self._coefficients = bands, coefficients(bands)
         self._past: deque[tuple[Tensor, ...]] = deque(maxlen=bands - 1)
+        self._scales: tuple[float, ...] | None = None
 
     def following(self, normals: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """y_t of each block (float64), from w_t: independent standard normal numbers of the same shapes."""
@@ -91,6 +121,65 @@ class NoiseRecursion:
         self._past.appendleft(found)
         return found
 
+    def rounded(self, key: Key, label: Label, like: Sequence[Tensor], scales: Sequence[float]) -> Rounded:
+        """Start to draw n_t of each block, to be taken before the next release's is started.
+
+        Args:
+            key, label, like: see :class:`~fedpriv.mechanism.rounded_gaussian.Rounded`.
+            scales: each block's s, the same in all releases.
+
+        Raises:
+            ArgumentError: the scales changed, or the integers have no room in 64 bits.
+        """
+        scales = tuple(scales)
+        for scale in scales:
+            if scale * norm(self._bands) * math.sqrt(self._bands) > _MOST:
+                hint = "there are too many bands or there is too much noise for exact draws"
+                raise validation.fail("noise-draws", "exact", f"be fast with {self._bands} bands", hint)
+        if self._scales not in (None, scales):
+            hint = "the sums' largest change from one unit differs from that of earlier releases"
+            raise validation.fail("noise-draws", "exact", "be fast, or noise-bands be 1", hint)
+        self._scales = scales
+        taken = [torch.zeros(tensor.shape, dtype=torch.int64, device=tensor.device) for tensor in like]
+        for q, past in zip(multiples(self._bands)[1:], self._past, strict=False):  # the newest first
+            for total, n in zip(taken, past, strict=True):
+                total.add_(n, alpha=q)
+        return _CorrelatedRounded(self._past, norm(self._bands), taken, key, label, like, scales)
+
     def __reduce__(self) -> str | tuple[object, ...]:
         """Raises TypeError: past noise must not be stored or sent."""
         raise TypeError("past noise must not be stored or sent: who reads it can subtract it from a release")
+
+
+class _CorrelatedRounded(Rounded):
+    """n_t of each block: round(norm(q) s w_t - f) - m for ``taken``, m + f in units of 2^-20."""
+
+    def __init__(
+        self,
+        past: deque[tuple[Tensor, ...]],
+        growth: float,
+        taken: Sequence[Tensor],
+        key: Key,
+        label: Label,
+        like: Sequence[Tensor],
+        scales: tuple[float, ...],
+    ) -> None:
+        self._past, self._newest = past, past[0] if past else None
+        self._wholes = [(total + _UNIT // 2).div_(_UNIT, rounding_mode="floor") for total in taken]
+        fractions = [
+            (whole * _UNIT - total).double().div_(_UNIT)
+            for whole, total in zip(self._wholes, taken, strict=True)
+        ]
+        super().__init__(key, label, like, [growth * scale for scale in scales], fractions)
+        self.scales = scales
+
+    def take(self) -> tuple[Tensor, ...]:
+        """Wait for the integers; returns one float64 tensor per block, which is past noise from now on.
+
+        Raises ValueError where another release's noise was taken since these were started.
+        """
+        if self._newest is not (self._past[0] if self._past else None):
+            raise ValueError("correlated noise of two releases was drawn at a time")
+        found = tuple(drawn - whole for drawn, whole in zip(super().take(), self._wholes, strict=True))
+        self._past.appendleft(tuple(n.long() for n in found))
+        return found

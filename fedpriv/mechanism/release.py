@@ -79,20 +79,32 @@ def add_party_noise(
 
 
 def draw_ahead(
-    query: Query, noise_multiplier: float, placement: Placement, key: Key, index: int
+    query: Query,
+    noise_multiplier: float,
+    placement: Placement,
+    key: Key,
+    index: int,
+    recursion: NoiseRecursion | None = None,
 ) -> Normals | Rounded | None:
     """Start generating the server's noise for this release, in parallel with the parties' computation.
 
-    None if the server adds none, or if its amount depends on the number of replies.
+    None if the server adds none, or if its amount depends on the number of replies. With a recursion, only
+    after the release before.
     """
     if not placement.adds_noise or placement.at_parties:
         return None
     stds = placement.server_stds(query.noise_stds(noise_multiplier), 0)
-    return _draws(query, stds, stds, placement.exact, key, index)
+    return _draws(query, stds, stds, placement.exact, key, index, recursion)
 
 
 def _draws(
-    query: Query, stds: Sequence[float], public: Sequence[float], exact: bool, key: Key, index: int
+    query: Query,
+    stds: Sequence[float],
+    public: Sequence[float],
+    exact: bool,
+    key: Key,
+    index: int,
+    recursion: NoiseRecursion | None,
 ) -> Normals | Rounded:
     """The server's noise: of these stds if it is exact, in steps that follow from ``public`` stds."""
     label: Label = (SERVER, index)
@@ -100,7 +112,10 @@ def _draws(
     blocks = [like if isinstance(block, SumBlock) else like.new_zeros(()) for block in query.blocks]
     if not exact:
         return Normals(key, label, blocks)
-    return Rounded(key, label, blocks, _scales(blocks, stds, _steps(query, public), query.blocks))
+    scales = _scales(blocks, stds, _steps(query, public), query.blocks)
+    if recursion is not None:
+        return recursion.rounded(key, label, blocks, scales)
+    return Rounded(key, label, blocks, scales)
 
 
 def _steps(query: Query, public: Sequence[float]) -> list[float]:
@@ -155,8 +170,8 @@ def release(
         ``placement.min_replies`` parties replied.
 
     Raises:
-        ValueError: ``ahead`` is the noise of another release, exact noise of other stds, or exact noise in a
-            recursion, whose combinations of earlier noise are not multiples of a step.
+        ValueError: ``ahead`` is the noise of another release, or exact noise of other stds.
+        ArgumentError: see :meth:`~fedpriv.mechanism.correlated.NoiseRecursion.rounded`.
     """
     if ahead is not None and ahead.label != (SERVER, index):
         raise ValueError(f"noise drawn ahead for {ahead.label} cannot serve release {index}")
@@ -168,10 +183,8 @@ def release(
         return tuple((total / denominator).to(dtype) for total in sums)
     # The steps must follow from public stds: the number of shares that the server adds is private.
     public = placement.party_stds(owed) or owed
-    draws = ahead or _draws(query, stds, public, placement.exact, key, index)
+    draws = ahead or _draws(query, stds, public, placement.exact, key, index, recursion)
     if isinstance(draws, Rounded):
-        if recursion is not None:
-            raise ValueError("exact noise cannot be correlated")
         steps = _steps(query, public)
         if draws.scales != tuple(_scales(sums, stds, steps, query.blocks)):
             raise ValueError("noise drawn ahead for another std cannot serve this release")

@@ -7,6 +7,7 @@ parameters without a gradient reveal unchanged. Here the bits are ChaCha20's, an
 for a standard normal Z: it is k with probability Phi((k + 1/2) / s) - Phi((k - 1/2) / s). Added to an integer
 sum, this is the Gaussian mechanism followed by rounding, which is post-processing. It assumes that the bits
 are random, and that the logarithm of NumPy, and of torch on a GPU, is accurate to 4 units in the last place.
+With a known shift f each number is round(s Z + f).
 
 Z is computed by the Box-Muller transform from the first 64 bits of two uniform numbers. The error of float64
 is bounded below. For a few numbers (about 1 in 1,000,000 at s = 2**26) this error leaves the integer
@@ -46,6 +47,7 @@ Floats = npt.NDArray[np.float64]
 # (conversion, halves, 4 units in the last place, missing bits), the root and the product by 1 each. That is
 # 9 r + 2 / r, and 9 r + 66 / r for U < 2**-9, where r > 3.5; all of it below 15 (r + 1 / r), half of _ERROR.
 _ERROR = 2.0**-48
+_SHIFT_ERROR = 2.0**-52  # more than the error of adding a shift, beyond the spare half of _ERROR
 _LEAST = np.uint64(2**46)  # below these first 64 bits of U, the error bound of float64 does not hold
 _EXTRA_WORDS = 4  # the first number of extra words for an undecided integer
 _STRIP = 2**14  # numbers computed at one time, so that the intermediate results stay in the processor's cache
@@ -56,14 +58,21 @@ _CONTEXT, _MPMATH_LOCK = MPContext(), threading.Lock()  # all threads share mpma
 
 
 class Rounded:
-    """Independent numbers round(s Z), Z ~ N(0, 1), in the shapes and on the devices of given tensors.
+    """Independent numbers round(s Z + f), Z ~ N(0, 1), in the shapes and on the devices of given tensors.
 
     Attributes:
         label: the purpose of the numbers and its indices.
         scales: the scale s of each block.
     """
 
-    def __init__(self, key: Key, label: Label, like: Sequence[Tensor], scales: Sequence[float]) -> None:
+    def __init__(
+        self,
+        key: Key,
+        label: Label,
+        like: Sequence[Tensor],
+        scales: Sequence[float],
+        shifts: Sequence[Tensor] | None = None,
+    ) -> None:
         """Start the threads; do not use a label twice with one key.
 
         Args:
@@ -71,6 +80,7 @@ class Rounded:
             label: the purpose and its indices.
             like: tensors of the wanted shapes and devices, one per block.
             scales: each block's s, in [0, 2**48].
+            shifts: each block's f, float64 of the shapes and devices of ``like``, in [-1/2, 1/2]; None: 0.
         """
         self.label, self.scales = label, tuple(scales)
         self._devices = [tensor.device for tensor in like]
@@ -81,11 +91,14 @@ class Rounded:
             place = tensor.device if tensor.is_cuda else "cpu"
             whole = torch.empty(tensor.shape, dtype=torch.float64, device=place)
             flat, own = whole.view(-1), (*label, block)
+            shift = shifts[block].reshape(-1) if shifts is not None and scale else None
             if whole.is_cuda:
-                jobs = [submit(fill_on_device, key, own, scale, flat)]
+                jobs = [submit(fill_on_device, key, own, scale, flat, shift)]
             else:
-                parts = enumerate(torch.split(flat, PIECE))
-                jobs = [submit(_fill, key, (*own, piece), scale, part.numpy()) for piece, part in parts]
+                jobs = [
+                    submit(_fill, key, (*own, piece), scale, *(part.numpy() for part in parts))
+                    for piece, parts in enumerate(_split(flat, shift))
+                ]
             self._blocks.append((whole, jobs))
 
     def take(self) -> tuple[Tensor, ...]:
@@ -96,9 +109,17 @@ class Rounded:
         return tuple(whole.to(device) for (whole, _), device in zip(self._blocks, self._devices, strict=True))
 
 
-def _fill(key: Key, label: Label, scale: float, out: Floats) -> None:
+def _split(out: Tensor, shift: Tensor | None) -> list[tuple[Tensor, ...]]:
+    """The pieces of a block on the CPU, each with that of its shift."""
+    outs = torch.split(out, PIECE)
+    if shift is None:
+        return [(own,) for own in outs]
+    return list(zip(outs, torch.split(shift.cpu(), PIECE), strict=True))
+
+
+def _fill(key: Key, label: Label, scale: float, out: Floats, shift: Floats | None = None) -> None:
     """Write one piece of a block."""
-    _Piece(key, label, len(out)).fill(scale, out)
+    _Piece(key, label, len(out)).fill(scale, out, shift)
 
 
 class _Piece:
@@ -112,8 +133,8 @@ class _Piece:
         words = _bits(self._key, self._label, 2 * self._pairs)
         return words[: self._pairs], words[self._pairs :]
 
-    def fill(self, scale: float, out: Floats) -> None:
-        """Write round(scale Z) into ``out``, float64 (count,): first the cosines, then the sines."""
+    def fill(self, scale: float, out: Floats, shift: Floats | None = None) -> None:
+        """Write round(scale Z + shift) into ``out``, float64 (count,): first the cosines, then the sines."""
         if not scale:
             out.fill(0.0)
             return
@@ -126,45 +147,55 @@ class _Piece:
             far = np.flatnonzero(first < _LEAST)
             for numbers, begin in ((cosine, start), (sine, self._pairs + start)):
                 whole = out[begin : begin + len(first)]  # an odd count lacks the last sine
-                distance = numbers[: len(whole)]
+                distance, error = numbers[: len(whole)], 0.0
                 distance *= scale
+                if shift is not None:
+                    distance += shift[begin : begin + len(whole)]
+                    error = _SHIFT_ERROR
                 np.rint(distance, out=whole)
                 np.abs(np.subtract(distance, whole, out=distance), out=distance)
-                unsure = np.flatnonzero(distance >= 0.5 - most)
-                unknown = unsure[distance[unsure] + scale * _error(radius[unsure]) >= 0.5]
+                unsure = np.flatnonzero(distance >= 0.5 - error - most)
+                unknown = unsure[distance[unsure] + error + scale * _error(radius[unsure]) >= 0.5]
                 for entry in {*unknown.tolist(), *far[far < len(whole)].tolist()}:
                     tops = (int(word[(begin + entry) % self._pairs]) for word in words)
-                    whole[entry] = self.exactly_rounded(begin + entry, scale, *tops)
+                    own = 0.0 if shift is None else float(shift[begin + entry])
+                    whole[entry] = self.exactly_rounded(begin + entry, scale, *tops, shift=own)
 
-    def exactly_rounded(self, entry: int, scale: float, first: int, second: int) -> int:
-        """round(scale Z) for one number, from these first 64 bits of its pair and as many more as needed."""
+    def exactly_rounded(
+        self, entry: int, scale: float, first: int, second: int, *, shift: float = 0.0
+    ) -> int:
+        """round(scale Z + shift) for one number, from these first 64 bits of its pair and as many more as
+        needed."""
         pair, words = entry % self._pairs, _EXTRA_WORDS
         while True:
             more = _bits(self._key, (f"{self._label[0]}-more", *self._label[1:], pair), 2 * words)
             # The two numbers' words alternate, so that further words extend both.
             u, v = (_integer(top, more[start::2]) for start, top in enumerate((first, second)))
             with _MPMATH_LOCK:
-                whole = _round(scale, u, v, 64 * (words + 1), entry >= self._pairs)
+                whole = _round(scale, u, v, 64 * (words + 1), entry >= self._pairs, shift)
             if whole is not None:
                 return whole
             words *= 2
 
 
-def fill_on_device(key: Key, label: Label, scale: float, out: Tensor) -> None:
-    """Write round(scale Z) into ``out``, float64 (count,), by torch on its device: the same numbers as from
-    the pieces of the block ``label``."""
+def fill_on_device(key: Key, label: Label, scale: float, out: Tensor, shift: Tensor | None = None) -> None:
+    """Write round(scale Z + shift) into ``out``, float64 (count,), by torch on its device: the same numbers
+    as from the pieces of the block ``label``."""
     if not scale:
         out.zero_()
         return
     whole = len(out) // PIECE
     for start in range(0, whole, _TOGETHER):
         stop = min(whole, start + _TOGETHER)
-        _fill_pieces(key, label, start, scale, out[start * PIECE : stop * PIECE].view(stop - start, PIECE))
+        part, shape = slice(start * PIECE, stop * PIECE), (stop - start, PIECE)
+        own = None if shift is None else shift[part].view(shape)
+        _fill_pieces(key, label, start, scale, out[part].view(shape), own)
     if rest := len(out) - whole * PIECE:
-        _fill_pieces(key, label, whole, scale, out[whole * PIECE :].view(1, rest))
+        own = None if shift is None else shift[whole * PIECE :].view(1, rest)
+        _fill_pieces(key, label, whole, scale, out[whole * PIECE :].view(1, rest), own)
 
 
-def _fill_pieces(key: Key, label: Label, start: int, scale: float, out: Tensor) -> None:
+def _fill_pieces(key: Key, label: Label, start: int, scale: float, out: Tensor, shift: Tensor | None) -> None:
     """Write pieces of one length, float64 (pieces, length); the first of them is number ``start``."""
     count, length = out.shape
     pairs = -(-length // 2)
@@ -172,15 +203,18 @@ def _fill_pieces(key: Key, label: Label, start: int, scale: float, out: Tensor) 
     bits = key_streams(keys, 2 * pairs, out.device)
     first, second = bits[:, :pairs], bits[:, pairs:]
     radius, cosine, sine = _normals_by_torch(first, second)
-    scaled = torch.cat((cosine, sine), 1)[:, :length].mul_(scale)
+    scaled, error = torch.cat((cosine, sine), 1)[:, :length].mul_(scale), 0.0
+    if shift is not None:
+        scaled, error = scaled.add_(shift), _SHIFT_ERROR
     torch.round(scaled, out=out)
     radii, words = (torch.cat((half, half), 1)[:, :length] for half in (radius, first))
-    unsure = scaled.sub_(out).abs_() + scale * _ERROR * (radii + 1 / radii) >= 0.5
+    unsure = scaled.sub_(out).abs_() + error + scale * _ERROR * (radii + 1 / radii) >= 0.5
     unsure |= (words >= 0) & (words < int(_LEAST))  # negative numbers have their highest bit
     for piece, entry in unsure.nonzero().tolist():
         tops = (int(word[piece, entry % pairs]) % 2**64 for word in (first, second))
+        offset = 0.0 if shift is None else float(shift[piece, entry])
         own = _Piece(key, (*label, start + piece), length)
-        out[piece, entry] = own.exactly_rounded(entry, scale, *tops)
+        out[piece, entry] = own.exactly_rounded(entry, scale, *tops, shift=offset)
 
 
 def _normals_by_torch(first: Tensor, second: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -257,15 +291,16 @@ def _table() -> tuple[Floats, Floats]:
     return np.roll(sines, -quarter), sines
 
 
-def _round(scale: float, u: int, v: int, bits: int, sine: bool) -> int | None:
-    """round(scale Z) from the first ``bits`` bits of the uniform numbers; None if they do not decide it."""
+def _round(scale: float, u: int, v: int, bits: int, sine: bool, shift: float = 0.0) -> int | None:
+    """round(scale Z + shift) from the first ``bits`` bits of the uniform numbers; None if they do not decide
+    it."""
     if not u:
         return None
     context = _CONTEXT
     context.prec = 2 * bits
     radius = context.sqrt(-2 * context.log(context.ldexp(2 * u + 1, -bits - 1)))
     turn = context.ldexp(2 * v + 1, -bits)  # in half turns, from 0 to 2
-    scaled = scale * radius * (context.sinpi(turn) if sine else context.cospi(turn))
+    scaled = scale * radius * (context.sinpi(turn) if sine else context.cospi(turn)) + shift
     nearest = context.nint(scaled)
     # A bound for the missing bits, which is much larger than mpmath's rounding.
     error = scale * (1 / (u * radius) + 8 * radius / context.ldexp(1, bits))

@@ -26,7 +26,6 @@ from fedpriv.simulation.run import resumed, simulate
 RUN: dict[str, Any] = {
     "sampler": "cyclic-poisson",
     "optimizer": "dp-sgd",
-    "noise-draws": "fast",
     "engine": "in-process",
     "model": "logistic",
 }
@@ -37,7 +36,6 @@ SILOS = {"unit": "example", "clients": 4, "examples-per-client": 100}
 @pytest.mark.parametrize(
     ("changed", "text"),
     [
-        ({"noise-draws": "exact"}, "noise-draws is 'exact'; it must be fast"),
         ({"optimizer": "adadp"}, "optimizer is 'adadp'; it must be one of dp-sgd"),
         ({"optimizer": "dp-srm"}, "optimizer is 'dp-srm'; it must be one of dp-sgd"),
         ({"optimizer": "dynamic-dp-sgd"}, "optimizer is 'dynamic-dp-sgd'; it must be one of dp-sgd"),
@@ -45,7 +43,6 @@ SILOS = {"unit": "example", "clients": 4, "examples-per-client": 100}
         ({"placement": "local"}, "placement is 'local'; it must be central"),
         ({"placement": "distributed"}, "placement is 'distributed'; it must be central"),
         ({"level": "client", **SILOS}, "level is 'client'; it must be aggregation"),
-        ({"nodes-own-data": True}, "nodes-own-data is True; it must be false"),
         (
             {"relation": "replace-one"},
             "relation is 'replace-one'; it must be add-remove with sampler cyclic-poisson",
@@ -72,10 +69,8 @@ def test_flower_apps_refuse_groups() -> None:
 
 
 def test_one_band_is_poisson_sampling_with_independent_noise() -> None:
-    one = make_plan(Config.parse({**RUN, "noise-bands": 1, "noise-draws": "exact", "optimizer": "adadp"}))
-    other = make_plan(
-        Config.parse({**RUN, "sampler": "poisson", "noise-draws": "exact", "optimizer": "adadp"})
-    )
+    one = make_plan(Config.parse({**RUN, "noise-bands": 1, "optimizer": "adadp"}))
+    other = make_plan(Config.parse({**RUN, "sampler": "poisson", "optimizer": "adadp"}))
     assert one.events == other.events
 
 

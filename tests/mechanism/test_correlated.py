@@ -9,15 +9,24 @@ import numpy as np
 import pytest
 import torch
 from helpers.toys import CountingGate, RowsEngine, world
+from scipy import stats
 
 from fedpriv._internal.validation import ArgumentError
 from fedpriv.accounting import Event, epsilon
 from fedpriv.federated.cohorts import CohortSampler
 from fedpriv.federated.loop import Mechanism, Progress, advance, run
-from fedpriv.mechanism.correlated import NoiseRecursion, coefficients, inverse, prefix_noise
+from fedpriv.mechanism.correlated import (
+    NoiseRecursion,
+    coefficients,
+    inverse,
+    multiples,
+    norm,
+    prefix_noise,
+)
 from fedpriv.mechanism.placement import Central
 from fedpriv.mechanism.query import Query, SumBlock, Term
-from fedpriv.mechanism.release import release
+from fedpriv.mechanism.release import draw_ahead, release
+from fedpriv.mechanism.rounded_gaussian import Rounded
 from fedpriv.mechanism.sampling import CyclicPoisson
 from fedpriv.optimizers import AdaptiveClipping, dp_sgd, dynamic_dp_sgd
 from fedpriv.optimizers.first_order import Sgd
@@ -61,22 +70,24 @@ def test_the_largest_column_norm_is_one(bands: int) -> None:
 
 @pytest.mark.parametrize("bands", [1, 3, 8])
 def test_the_coefficients_are_those_of_the_square_root(bands: int) -> None:
-    """The uncut square root, squared, is the matrix of prefix sums."""
+    """The uncut square root, squared, is the matrix of prefix sums; to the 2^-20 of integers."""
     c = np.array(coefficients(bands))
     square = np.convolve(c, c)[:bands] / c[0] ** 2
-    np.testing.assert_allclose(square, np.ones(bands), atol=1e-12)
+    np.testing.assert_allclose(square, np.ones(bands), atol=bands * 2**-20)
+    np.testing.assert_allclose(c / c[0] * 2**20, np.array(multiples(bands)), rtol=1e-12)
     np.testing.assert_allclose(np.linalg.inv(matrix(bands, 12))[:, 0], inverse(bands, 12), atol=1e-12)
 
 
+@pytest.mark.parametrize("exact", [True, False])
 @pytest.mark.parametrize("bands", [2, 4])
-def test_the_released_noise_has_the_inverse_s_covariance(bands: int) -> None:
+def test_the_released_noise_has_the_inverse_s_covariance(bands: int, exact: bool) -> None:
     """Of 200,000 entries; a fault of 2 % in any of the 36 covariances is seen, and chance fails 1e-6."""
     rounds, d, z, clip_norm = 8, 200_000, 1.5, 2.0
     recursion, key, rows = NoiseRecursion(bands), Key.from_seed(5), []
     query = Query((torch.zeros(d),), (SumBlock((Term(clip_norm=clip_norm),)),))
     for t in range(rounds):
         zero = (torch.zeros(d, dtype=torch.float64),)
-        answer = release(zero, 1, query, z, Central(), 10.0, key, t, recursion=recursion)
+        answer = release(zero, 1, query, z, Central(exact=exact), 10.0, key, t, recursion=recursion)
         assert answer is not None
         rows.append(answer[0].double() * 10 / (z * clip_norm))
     found = np.cov(torch.stack(rows).numpy(), bias=True)
@@ -85,6 +96,69 @@ def test_the_released_noise_has_the_inverse_s_covariance(bands: int) -> None:
     spread = np.sqrt((np.outer(np.diag(expected), np.diag(expected)) + expected**2) / d)
     assert (abs(found - expected) < 5.5 * spread).all()
     assert (spread < 0.02).all()
+
+
+@pytest.mark.parametrize("bands", [2, 5, 40])
+def test_exact_noise_rounds_the_recursion_once_in_a_release(bands: int) -> None:
+    """n_t + q_1 n_{t-1} + ... differs from norm(q) s w_t by at most 1/2, for w_t to 40 bits from its stream.
+
+    So r_t = round(g_t - q_1 r_{t-1} - ...) for the Gaussian release g: another sign, another norm, a second
+    rounding or a fraction that is lost would differ by more.
+    """
+    recursion, key, scale, d = NoiseRecursion(bands), Key.from_seed(9), 2.0**27, 501
+    like, q = [torch.zeros(d)], np.array(multiples(bands)) / 2**20
+    drawn, residues = list[np.ndarray](), list[np.ndarray]()
+    for t in range(60):
+        label = ("server-noise", t)
+        [w] = Rounded(key, label, like, [2.0**48]).take()
+        [n] = recursion.rounded(key, label, like, [scale]).take()
+        assert n.equal(n.round())
+        drawn.insert(0, n.numpy())
+        combined = sum(a * b for a, b in zip(q, drawn, strict=False))
+        residues.append(combined - np.linalg.norm(q) * scale * (w.numpy() / 2.0**48))
+    found = np.concatenate(residues)
+    assert np.abs(found).max() <= 0.5 + 1e-5
+    assert stats.kstest(found, "uniform", args=(-0.5, 1)).pvalue > 1e-6
+
+
+@pytest.mark.parametrize("bands", [1, 2, 3, 8, 100, 1024])
+def test_integers_of_64_bits_have_room(bands: int) -> None:
+    """The bounds by which a scale is refused: the sums of q and of the inverse's coefficients."""
+    q = np.array(multiples(bands), dtype=np.float64) / 2**20
+    assert q.sum() < 2 * bands**0.5
+    inverted = np.abs(np.array(inverse(bands, 4 * bands + 50)))
+    assert inverted.sum() * coefficients(bands)[0] < 4
+    assert 2**20 * 2 * bands**0.5 * 4 * 9.5 * (2.0**36 / bands**0.5) < 2**63
+    recursion, most = NoiseRecursion(bands), 2.0**36 / bands**0.5 / norm(bands)
+    recursion.rounded(Key.from_seed(0), ("server-noise", 0), [torch.zeros(2)], [0.999 * most]).take()
+    with pytest.raises(ArgumentError, match=f"it must be fast with {bands} bands"):
+        NoiseRecursion(bands).rounded(Key.from_seed(0), ("server-noise", 0), [torch.zeros(2)], [2 * most])
+
+
+def test_exact_noise_is_one_release_at_a_time_and_of_one_scale() -> None:
+    recursion, key, like = NoiseRecursion(3), Key.from_seed(9), [torch.zeros(4)]
+    first = recursion.rounded(key, ("server-noise", 0), like, [2.0**27])
+    second = recursion.rounded(key, ("server-noise", 1), like, [2.0**27])
+    first.take()
+    with pytest.raises(ValueError, match="two releases was drawn at a time"):
+        second.take()
+    with pytest.raises(ArgumentError, match="differs from that of earlier releases"):
+        recursion.rounded(key, ("server-noise", 1), like, [2.0**26])
+
+
+def test_noise_that_is_drawn_ahead_is_the_same() -> None:
+    query = Query((torch.zeros(300),), (SumBlock((Term(clip_norm=1.0),)),))
+    place, key, answers = Central(exact=True), Key.from_seed(2), []
+    for early in (True, False):
+        recursion, own = NoiseRecursion(3), []
+        for t in range(5):
+            ahead = draw_ahead(query, 1.0, place, key, t, recursion) if early else None
+            zero = (torch.ones(300, dtype=torch.float64),)
+            answer = release(zero, 1, query, 1.0, place, 1.0, key, t, ahead, recursion)
+            assert answer is not None
+            own.append(answer[0])
+        answers.append(torch.stack(own))
+    assert answers[0].equal(answers[1])
 
 
 def test_prefix_noise_is_that_of_the_matrices() -> None:
@@ -168,13 +242,15 @@ def test_the_loop_charges_the_group_that_it_asks_and_stores_no_noise() -> None:
         pickle.dumps(NoiseRecursion(4))
 
 
-def test_the_loop_adds_the_recursion_s_noise() -> None:
+@pytest.mark.parametrize("exact", [True, False])
+def test_the_loop_adds_the_recursion_s_noise(exact: bool) -> None:
     """With cohorts of nobody, what is released is the correlated noise of the loop's own streams."""
-    mechanism = Mechanism(dp_sgd(1.0, 2.0), CyclicPoisson(40, 1e-9, 3), Central(), 0.5, 6)
+    place = Central(exact=exact)
+    mechanism = Mechanism(dp_sgd(1.0, 2.0), CyclicPoisson(40, 1e-9, 3), place, 0.5, 6)
     seen = list[Progress]()
     go(mechanism, CountingGate(), seen)
     assert len(seen) == 6
-    independent = Mechanism(dp_sgd(1.0, 2.0), CyclicPoisson(40, 1e-9, 1), Central(), 0.5, 6)
+    independent = Mechanism(dp_sgd(1.0, 2.0), CyclicPoisson(40, 1e-9, 1), place, 0.5, 6)
     others = list[Progress]()
     go(independent, CountingGate(), others)
 
@@ -182,7 +258,9 @@ def test_the_loop_adds_the_recursion_s_noise() -> None:
         points = torch.stack([START, *(p.state.params for p in of)])
         return (points[:-1] - points[1:]).numpy()
 
-    np.testing.assert_allclose(matrix(3, 6) @ noises(seen), noises(others), rtol=1e-9)
+    # Integers are rounded to 2^-26 of the clip norm, which the expected cohort of 4e-8 divides.
+    far = 4 * 2.0 * 2**-26 / 4e-8 if exact else 0
+    np.testing.assert_allclose(matrix(3, 6) @ noises(seen), noises(others), rtol=1e-9, atol=far)
 
 
 def test_a_resumed_run_begins_a_new_recursion() -> None:
@@ -218,13 +296,6 @@ def test_the_loop_refuses_what_is_not_proved(name: str, made: int) -> None:
     with pytest.raises(ArgumentError, match="noise-bands is 4; it must be 1"):
         go(mechanism, gate, [])
     assert len(gate.charged) == made
-
-
-def test_exact_noise_is_refused() -> None:
-    query = Query((torch.zeros(3),), (SumBlock((Term(clip_norm=1.0),)),))
-    zero, key = (torch.zeros(3, dtype=torch.float64),), Key.from_seed(0)
-    with pytest.raises(ValueError, match="exact noise cannot be correlated"):
-        release(zero, 1, query, 1.0, Central(exact=True), 1.0, key, 0, recursion=NoiseRecursion(2))
 
 
 def test_groups_that_cannot_be() -> None:

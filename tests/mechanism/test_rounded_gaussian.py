@@ -20,9 +20,17 @@ KEY = Key.from_seed(11)
 LONG = 3 * PIECE + 7
 
 
-def draw(index: int, scale: float, *sizes: int) -> list[npt.NDArray[np.float64]]:
-    draws = Rounded(KEY, ("noise", index), [torch.zeros(n) for n in sizes], [scale] * len(sizes))
+def draw(
+    index: int, scale: float, *sizes: int, shift: torch.Tensor | None = None
+) -> list[npt.NDArray[np.float64]]:
+    like, shifts = [torch.zeros(n) for n in sizes], None if shift is None else [shift]
+    draws = Rounded(KEY, ("noise", index), like, [scale] * len(sizes), shifts)
     return [whole.numpy() for whole in draws.take()]
+
+
+def shift_of(count: int) -> torch.Tensor:
+    """Multiples of 2**-20 in [-1/2, 1/2], both ends among them."""
+    return (torch.arange(count, dtype=torch.float64) * 987654321 % (2**20 + 1)) / 2**20 - 0.5
 
 
 def integers(piece: rounded_gaussian._Piece, scale: float) -> list[float]:
@@ -49,6 +57,13 @@ def test_integers_have_the_probabilities_of_the_rounded_distribution(scale: floa
     assert p_value(sample, scale) > 1e-6
     assert p_value(sample, 1.02 * scale) < 1e-6
     assert p_value(np.floor(sample), scale, shift=-0.5) < 1e-6
+
+
+@pytest.mark.parametrize("shift", [0.5, -0.3])
+def test_a_shift_is_added_before_rounding(shift: float) -> None:
+    [sample] = draw(12, 2.0, LONG, shift=torch.full((LONG,), shift, dtype=torch.float64))
+    assert p_value(sample, 2.0, shift) > 1e-6
+    assert p_value(sample, 2.0) < 1e-6
 
 
 def test_large_scales_give_the_normal_distribution_across_pieces() -> None:
@@ -79,15 +94,19 @@ def test_a_seed_repeats_them() -> None:
     assert scalar.shape == ()
 
 
+@pytest.mark.parametrize("shifted", [False, True])
 @pytest.mark.parametrize("scale", [3.0, 2.0**31, 2.0**40])
-def test_mpmath_and_float64_give_the_same_integers(scale: float, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mpmath_and_float64_give_the_same_integers(
+    scale: float, shifted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """With a much larger error bound, mpmath computes many more numbers; none changes."""
-    [known] = draw(5, scale, 301)
+    shift = shift_of(301) if shifted else None
+    [known] = draw(5, scale, 301, shift=shift)
     results = []
     exact = rounded_gaussian._round
     monkeypatch.setattr(rounded_gaussian, "_round", lambda *a: results.append(exact(*a)) or results[-1])
     monkeypatch.setattr(rounded_gaussian, "_ERROR", 0.005)
-    [again] = draw(5, scale, 301)
+    [again] = draw(5, scale, 301, shift=shift)
     assert np.array_equal(known, again)
     assert len(results) > (3 if scale == 3.0 else 300)
 
@@ -113,11 +132,15 @@ def test_float64_is_within_half_of_the_error_that_is_assumed(by_torch: bool) -> 
 
 @pytest.mark.parametrize("scale", [0.0, 0.7, 2.0**26, 2.0**39])
 @pytest.mark.parametrize("count", [1, 2, 1001, PIECE, LONG])
-def test_a_device_draws_the_same_integers(count: int, scale: float, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("shifted", [False, True])
+def test_a_device_draws_the_same_integers(
+    count: int, scale: float, shifted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The computation of a GPU, here on the CPU; at 2**39 mpmath decides some thousands."""
     monkeypatch.setattr(rounded_gaussian, "_TOGETHER", 2)
-    [known], there = draw(10, scale, count), torch.empty(count, dtype=torch.float64)
-    rounded_gaussian.fill_on_device(KEY, ("noise", 10, 0), scale, there)
+    shift = shift_of(count) if shifted else None
+    [known], there = draw(10, scale, count, shift=shift), torch.empty(count, dtype=torch.float64)
+    rounded_gaussian.fill_on_device(KEY, ("noise", 10, 0), scale, there, shift)
     assert np.array_equal(known, there.numpy())
 
 
