@@ -71,17 +71,20 @@ class Head:
 class HeadFile:
     """An open file with the head of one ledger."""
 
-    def __init__(self, file: BinaryIO, slot: int) -> None:
-        self._file = file
+    def __init__(self, file: BinaryIO, slot: int, durable: bool = True) -> None:
+        self._file, self._durable = file, durable
         self._slot = slot  # the older one, which is written next
 
     @classmethod
-    def create(cls, path: Path, head: Head) -> Self:
-        """A new file, on disk when this returns; it replaces a file of that name."""
+    def create(cls, path: Path, head: Head, durable: bool = True) -> Self:
+        """A new file, on disk when this returns; it replaces a file of that name.
+
+        ``durable`` is as for :meth:`fedpriv.accounting.Ledger.create`.
+        """
         with atomic(path) as file:
             file.write(2 * _packed(head))
         sync_folder(path.parent)
-        return cls(open(path, "r+b", buffering=0), 0)
+        return cls(open(path, "r+b", buffering=0), 0, durable)
 
     @classmethod
     def open(cls, path: Path) -> tuple[Self, Head]:
@@ -98,7 +101,8 @@ class HeadFile:
     def seal(self, head: Head) -> None:
         """Writes the head and returns once it is on disk."""
         self._write(_packed(head))
-        _sync(self._file.fileno())
+        if self._durable:
+            _sync(self._file.fileno())
         self._slot = 1 - self._slot
 
     def close(self) -> None:

@@ -50,19 +50,23 @@ __all__ = ["Ledger", "LedgerError", "Record", "read", "require_not_deleted", "re
 class Ledger:
     """An open ledger. Use ``create`` for a new run and ``resume`` for an interrupted run."""
 
-    def __init__(self, file: BinaryIO, end: Head, anchor: Anchor | None = None) -> None:
-        self._file = file
+    def __init__(self, file: BinaryIO, end: Head, anchor: Anchor | None = None, durable: bool = True) -> None:
+        self._file, self._durable = file, durable
         self._end = end
         self._anchor = anchor
         self._head_file: HeadFile | None = None
         self._sealed = True  # whether a line, or the header, says that there is a head
 
     @classmethod
-    def create(cls, path: str | os.PathLike[str], header: Mapping[str, Any]) -> Ledger:
+    def create(
+        cls, path: str | os.PathLike[str], header: Mapping[str, Any], *, durable: bool = True
+    ) -> Ledger:
         """A new ledger with its header on disk. Raises FileExistsError if the file exists.
 
-        The file appears under its name only with a complete header. After a crash there is no ledger instead
-        of a partial one (an empty file is possible on a file system without hard links).
+        ``durable=False`` is for a ledger that nobody can read once this process has ended: charges are
+        written, but not synced to the disk. The file appears under its name only with a complete header.
+        After a crash there is no ledger instead of a partial one (an empty file is possible on a file system
+        without hard links).
 
         Raises LedgerError if there are charges under its head file or its anchor: a ledger was deleted.
         """
@@ -79,12 +83,12 @@ class Ledger:
         draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
         file = _locked(open(draft, "xb"), draft)  # noqa: SIM115
         try:
-            ledger = cls(file, Head(0, ""), anchor)
+            ledger = cls(file, Head(0, ""), anchor, durable)
             ledger._write([{"ledger": FORMAT, **header}])
             ledger._end = Head(0, ledger.link)
             _give_name(draft, path)
             sync_folder(path.parent)
-            ledger._head_file = HeadFile.create(head_path(path), ledger.head)
+            ledger._head_file = HeadFile.create(head_path(path), ledger.head, durable)
             if anchor is not None:
                 anchor.seal(ledger.head)
         except BaseException:
@@ -178,7 +182,8 @@ class Ledger:
     def _append(self, data: bytes) -> None:
         self._file.write(data)
         self._file.flush()
-        os.fsync(self._file.fileno())
+        if self._durable:
+            os.fsync(self._file.fileno())
 
     def _seal(self) -> None:
         """Seals the end of the ledger, which is on disk by now. An earlier seal would outlive its line."""

@@ -23,13 +23,15 @@ from fedpriv.runs.run_dir import RunFolder
 def open_accountant(
     plan: Plan, folder: RunFolder | None, resumed: Checkpoint | None
 ) -> Iterator[RunAccountant]:
-    """The run's accountant, with its ledger open."""
+    """The run's accountant, with its ledger open; in a temporary folder where there is no ``folder``."""
     with ExitStack() as stack:
         where = folder.path if folder else Path(stack.enter_context(tempfile.TemporaryDirectory()))
         path = where / "ledger.jsonl"
         if resumed is None:
             header = _header(plan, where)
-            yield RunAccountant(plan, stack.enter_context(Ledger.create(path, header)), path)
+            kept = folder is not None or anchor.FILE in header or anchor.COMMAND in header
+            ledger = stack.enter_context(Ledger.create(path, header, durable=kept))
+            yield RunAccountant(plan, ledger, path)
             return
         ledger, record = Ledger.resume(path, plan.config.ledger_anchor_command or None)
         stack.enter_context(ledger)

@@ -17,6 +17,7 @@ from helpers.small import small
 
 from fedpriv._internal.validation import ArgumentError
 from fedpriv.accounting import LedgerError
+from fedpriv.accounting import head as heads
 from fedpriv.accounting.head import Head, read_head
 from fedpriv.accounting.ledger import read
 from fedpriv.config.plan import make_plan
@@ -109,6 +110,20 @@ def test_a_saved_result_has_its_head(tmp_path: Path) -> None:
     record = read(tmp_path / "saved" / LEDGER)
     assert record.head == read_head(tmp_path / "saved" / HEAD)
     assert load_result(tmp_path / "saved").ledger == result.ledger
+
+
+@pytest.mark.parametrize(("where", "anchored", "syncs"), [("run", False, 2), ("", True, 3), ("", False, 0)])
+def test_a_charge_waits_for_the_disk_where_anybody_can_read_it_later(
+    where: str, anchored: bool, syncs: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The line, the head and the anchor; a ledger in a temporary folder goes with the process."""
+    anchor = {"ledger_anchor": str(tmp_path / "elsewhere" / "head")} if anchored else {}
+    config, synced, seen = PLAIN.changed(**anchor), list[int](), list[int]()
+    engine = Engine(config, lambda request: seen.append(len(synced)))
+    monkeypatch.setattr(os, "fsync", synced.append)
+    monkeypatch.setattr(heads, "_sync", synced.append)
+    execute(make_plan(config), engine, RunFolder.create(tmp_path / where) if where else None)
+    assert seen[1] - seen[0] == syncs
 
 
 def test_an_older_folder_that_is_put_back_is_refused_by_its_anchor(tmp_path: Path) -> None:
