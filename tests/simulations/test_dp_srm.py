@@ -128,6 +128,22 @@ def test_figure_1_has_five_seeds_that_chose_nothing_and_the_papers_order() -> No
         assert next(norms) < next(norms)
 
 
+def test_spiderboosts_settings_were_chosen_without_the_people_who_score_it() -> None:
+    """It samples as many examples as DP-SRM, and the table has the least objective of the grid."""
+    boost, a9a = script("dp_srm/spiderboost.py"), script("dp_srm/a9a.py")
+    for epsilon in boost.EPSILONS:
+        own = boost.chosen(epsilon)
+        assert own is not None
+        assert own.config["test-part"] == "rest"
+        assert len(boost.score(own, boost.FRESH)) == 5
+        tried = [boost.score(boost.made(epsilon, "tuning", *some), (0,)) for some in boost.GRID]
+        searched = dataclasses.replace(own, config={**own.config, "test-part": "tuning"})
+        assert boost.score(searched, (0,)) == min(tried)
+        q, ratio = (own.config[f"spiderboost-{name}"] for name in ("phase", "full-cohort"))
+        sampled = own.config["rounds"] * own.config["sampling-rate"] * (q - 1 + ratio) / q
+        assert sampled == pytest.approx(a9a.PASSES[epsilon], rel=0.01)
+
+
 def test_dp_agds_settings_were_chosen_without_the_people_who_score_it() -> None:
     dp_agd = script("dp_srm/dp_agd.py")
     records = dp_agd.read(dp_agd.RESULTS)
