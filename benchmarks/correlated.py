@@ -22,7 +22,7 @@ def main() -> None:
     """See the module's docstring."""
     for rate, rounds, epsilon in SETTINGS:
         given = {"sampler": "cyclic-poisson", "sampling-rate": rate, "rounds": rounds, "epsilon": epsilon}
-        config = Config.parse({**given, "optimizer": "dp-sgd", "noise-draws": "fast", "clients": 100_000})
+        config = Config.parse({**given, "optimizer": "dp-sgd", "clients": 100_000})
         config = config.resolved()
         budget = Budget(epsilon, config.delta)
         print(f"q {rate:g}, T {rounds:,}, epsilon {epsilon:g}, delta {config.delta:g}, N {config.units:,}")

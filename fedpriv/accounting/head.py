@@ -99,7 +99,7 @@ class HeadFile:
         return cls(file, 1 if slots[0] == head else 0), head
 
     def seal(self, head: Head) -> None:
-        """Writes the head and returns once it is on disk."""
+        """Writes the head and returns once it is on disk, where the file is durable."""
         self._write(_packed(head))
         if self._durable:
             _sync(self._file.fileno())

@@ -145,7 +145,8 @@ class Ledger:
         return self._end.link
 
     def record(self, events: Sequence[Event], **labels: object) -> None:
-        """Writes the events with these labels, then the head, and returns once they are on disk.
+        """Writes the events with these labels, then the head, and returns once they are on disk; a ledger
+        that is not durable does not wait for the disk.
 
         The releases may happen only after it returned.
         """

@@ -98,8 +98,8 @@ def replaces(config: Config) -> bool:
 
 @cache
 def band_coefficients(bands: int) -> tuple[float, ...]:
-    """c_0, ..., c_{b-1} of correlated noise: binomial(2k, k) / 4^k in steps of 2^-20, by their norm."""
-    root = [round(2**20 * math.comb(2 * k, k) / 4**k) for k in range(bands)]
+    """c_0, ..., c_{b-1} of correlated noise: binomial(2k, k) / 4^k in steps of 2^-16, by their norm."""
+    root = [round(2**16 * math.comb(2 * k, k) / 4**k) for k in range(bands)]
     return tuple(value / math.hypot(*root) for value in root)
 
 

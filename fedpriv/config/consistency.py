@@ -138,6 +138,9 @@ def check_correlated(config: Config) -> None:
         raise validation.fail("placement", config.placement, f"be central {sampler}", hint)
     if config.by_silo:
         raise validation.fail("level", config.level, f"be aggregation {sampler}", "groups are the server's")
+    if config.nodes_own_data:
+        hint = "a unit must keep its number during a run, which a node's file does not ensure"
+        raise validation.fail("nodes-own-data", True, f"be false {sampler}", hint)
     if config.part(CyclicSettings).noise_bands == 1:
         return
     if not config.method.correlated_noise:

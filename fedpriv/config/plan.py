@@ -24,6 +24,8 @@ from fedpriv.config.context import build_context
 from fedpriv.config.schema import Config
 from fedpriv.federated.cohorts import CohortSampler
 from fedpriv.federated.loop import Mechanism
+from fedpriv.mechanism.correlated import has_room
+from fedpriv.mechanism.grid import most_steps
 from fedpriv.mechanism.placement import PLACEMENTS, Placement, PlacementContext, SimulatedNoise
 from fedpriv.mechanism.sampling import SAMPLERS, Sampler, SamplerContext, SamplerKind
 from fedpriv.optimizers import BuildContext, Calibrated, PrivateOptimizer, wrapped
@@ -249,6 +251,12 @@ def _make_plan(config: Config, rate_is_default: bool = False, dimension: int | N
     budget = Budget(config.epsilon, delta, config.accounting)
     events = unscaled.planned_events()
     scale = calibrate(costliest(events, cap) if cap else events, budget)
+
+    if sampler.bands > 1 and config.exact_noise and not has_room(sampler.bands, 1.01 * most_steps(scale)):
+        hint = (
+            f"integers of 64 bits have no room for noise of {scale:.4g} clip norms and {sampler.bands} bands"
+        )
+        raise validation.fail("noise-draws", config.noise_draws, "be fast, or noise-bands be fewer", hint)
 
     def noise_std(sensitivity: float) -> float:
         return placement.total_stds((scale * sensitivity,))[0] / sampler.expected_size

@@ -233,7 +233,9 @@ def _check_correlated(mechanism: Mechanism, query: Query) -> None:
     """Raises ArgumentError for what correlated noise is not proved for."""
     steady = query.relative_noise == 1 and query.rate_factor == 1 and query.releases == 1
     terms = [len(block.terms) if isinstance(block, SumBlock) else 0 for block in query.blocks]
-    if not steady or len(query.points) != 1 or terms != [1] or mechanism.placement.at_parties:
+    # A release without an answer would bring two participations of a unit closer together than b releases.
+    central = not mechanism.placement.at_parties and mechanism.placement.releases(0)
+    if not steady or len(query.points) != 1 or terms != [1] or not central:
         raise validation.fail(
             "noise-bands",
             mechanism.sampler.bands,

@@ -5,7 +5,7 @@ root's coefficients are those of Fichtenberger et al. 2023. Sums of gradients ar
 noise that cancels in sums costs less accuracy than independent noise.
 
 C is the lower-triangular Toeplitz matrix with the first b coefficients q_0 = 1, q_1, ... of (1 - x)^(-1/2),
-in steps of 2^-20, divided by their norm: c_k = q_k / norm(q). So no column's norm exceeds 1. In multiples of
+in steps of 2^-16, divided by their norm: c_k = q_k / norm(q). So no column's norm exceeds 1. In multiples of
 z S, the noise is y = C^-1 w with w independent standard normal:
 
     y_t = (w_t - c_1 y_{t-1} - ... - c_{b-1} y_{t-b+1}) / c_0.
@@ -21,7 +21,8 @@ Exact noise (:mod:`fedpriv.mechanism.rounded_gaussian`) is the integers
 for a std of s steps. With a sum of x_t steps, r_t = x_t + n_t is released. Let g_t be the Gaussian release
 x_t + q_1 x_{t-1} + ... + norm(q) s w_t of the first kind. Then r_t = round(g_t - q_1 r_{t-1} - ...), because
 n_{t-k} = r_{t-k} - x_{t-k} and x_t is an integer. So what is released follows from g_1, ..., g_t alone, which
-is post-processing. The sums q_1 n_{t-1} + ... are computed in integers, without rounding.
+is post-processing. The sums q_1 n_{t-1} + ... are computed in integers, without rounding; norm(q) s is off by
+2^-51 of itself, which the spare part of :data:`fedpriv.mechanism.release.MARGIN` covers.
 
 >>> round(sum(c * c for c in coefficients(8)), 12)
 1.0
@@ -45,17 +46,18 @@ from fedpriv.mechanism.gaussian import Label
 from fedpriv.mechanism.rounded_gaussian import Rounded
 from fedpriv.rng import Key
 
-_UNIT = 2**20  # of the coefficients q
-# With |w| < 9.5, the coefficients' sum below 2 sqrt(b) and that of the inverse's below 4, the integer sums
-# stay below 2^20 * 2 sqrt(b) * 4 * 9.5 * norm(q) s, which is then below 2^63.
-_MOST = 2.0**36  # the largest norm(q) s sqrt(b)
+_UNIT = 2**16  # of the coefficients q
+# With |w| < 9.5 (but for 2^-64), the coefficients' sum below 2 sqrt(b) and that of the inverse's below 4, the
+# integer sums stay below _UNIT * 2 sqrt(b) * 4 * 9.5 * norm(q) s, which is then below 2^63.
+_MOST = 2.0**40  # the largest norm(q) s sqrt(b)
 
 
 @cache
 def multiples(bands: int) -> tuple[int, ...]:
-    """q_0, ..., q_{b-1} in units of 2^-20: positive and falling.
+    """q_0, ..., q_{b-1} in units of 2^-16: positive, and each at most the one before.
 
-    Positive falling coefficients have all roots outside the unit circle, so the recursion is stable.
+    Such coefficients, of which the first ones fall, have all roots outside the unit circle, so the recursion
+    is stable.
 
     Raises ArgumentError unless ``bands`` is an integer of at least 1.
     """
@@ -75,6 +77,11 @@ def norm(bands: int) -> float:
 def coefficients(bands: int) -> tuple[float, ...]:
     """c_0, ..., c_{b-1}, with norm 1."""
     return tuple(q / _UNIT / norm(bands) for q in multiples(bands))
+
+
+def has_room(bands: int, most_steps: float) -> bool:
+    """Whether exact noise of up to ``most_steps`` steps fits into integers of 64 bits."""
+    return most_steps * norm(bands) * math.sqrt(bands) <= _MOST
 
 
 def inverse(bands: int, rounds: int) -> tuple[float, ...]:
@@ -107,13 +114,13 @@ class NoiseRecursion:
 
     def __init__(self, bands: int) -> None:
         """The recursion before its first release, with ``bands`` bands >= 1."""
-        self._bands, self._coefficients = bands, coefficients(bands)
+        self._bands = bands
         self._past: deque[tuple[Tensor, ...]] = deque(maxlen=bands - 1)
         self._scales: tuple[float, ...] | None = None
 
     def following(self, normals: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """y_t of each block (float64), from w_t: independent standard normal numbers of the same shapes."""
-        first, *others = self._coefficients
+        first, *others = coefficients(self._bands)
         noises = [w.double() for w in normals]
         for c, past in zip(others, self._past, strict=False):  # the newest first
             noises = [noise.sub(y, alpha=c) for noise, y in zip(noises, past, strict=True)]
@@ -129,13 +136,12 @@ class NoiseRecursion:
             scales: each block's s, the same in all releases.
 
         Raises:
-            ArgumentError: the scales changed, or the integers have no room in 64 bits.
+            ArgumentError: the scales changed.
+            ValueError: the integers have no room in 64 bits.
         """
         scales = tuple(scales)
-        for scale in scales:
-            if scale * norm(self._bands) * math.sqrt(self._bands) > _MOST:
-                hint = "there are too many bands or there is too much noise for exact draws"
-                raise validation.fail("noise-draws", "exact", f"be fast with {self._bands} bands", hint)
+        if not has_room(self._bands, max(scales)):
+            raise ValueError(f"noise of {max(scales)} steps has no room with {self._bands} bands")
         if self._scales not in (None, scales):
             hint = "the sums' largest change from one unit differs from that of earlier releases"
             raise validation.fail("noise-draws", "exact", "be fast, or noise-bands be 1", hint)
@@ -152,7 +158,7 @@ class NoiseRecursion:
 
 
 class _CorrelatedRounded(Rounded):
-    """n_t of each block: round(norm(q) s w_t - f) - m for ``taken``, m + f in units of 2^-20."""
+    """n_t of each block: round(norm(q) s w_t - f) - m for ``taken``, m + f in units of 2^-16."""
 
     def __init__(
         self,

@@ -54,6 +54,11 @@ def noise_step(block: Block, std: float) -> float:
     return _step(max(block.sensitivity, _STD_SHARE * std), _NOISE_BITS)
 
 
+def most_steps(noise_multiplier: float) -> float:
+    """The most steps that a noise std of exact noise can have, but for what compensates for rounding."""
+    return min(noise_multiplier, 1 / _STD_SHARE) * 2.0**_NOISE_BITS
+
+
 def _step(most: float, bits: int) -> float:
     return 2.0 ** (math.ceil(math.log2(most)) - bits)
 

@@ -43,6 +43,11 @@ SILOS = {"unit": "example", "clients": 4, "examples-per-client": 100}
         ({"placement": "local"}, "placement is 'local'; it must be central"),
         ({"placement": "distributed"}, "placement is 'distributed'; it must be central"),
         ({"level": "client", **SILOS}, "level is 'client'; it must be aggregation"),
+        ({"nodes-own-data": True}, "nodes-own-data is True; it must be false"),
+        (
+            {"noise-bands": 8000, "sampling-rate": 1 / 8000, "rounds": 16000, "epsilon": 0.05},
+            r"noise-draws is 'exact'; it must be fast, or noise-bands be fewer",
+        ),
         (
             {"relation": "replace-one"},
             "relation is 'replace-one'; it must be add-remove with sampler cyclic-poisson",
