@@ -198,12 +198,15 @@ def table(data: DataSet) -> str:
 
 
 def gaps(data: DataSet) -> str:
-    """Markdown of a data set's results: by setting and length DP-SGD's accuracy, and ADP-SGD's less it."""
+    """Markdown of a data set's results: by setting and length DP-SGD's accuracy, and what ADP-SGD adds."""
 
     def cell(budget: float, clip_norm: float, epochs: int) -> str:
         found = [r for r in records if _key(budget, clip_norm, epochs, r["seed"]).items() <= r.items()]
-        more = (r["ADP-SGD"]["accuracy"] - r["DP-SGD"]["accuracy"] for r in found)
-        return f"{spread((r['DP-SGD']['accuracy'] for r in found), 100)}, {spread(more, 100)}"
+        base = [100 * r["DP-SGD"]["accuracy"] for r in found]
+        more = [100 * r["ADP-SGD"]["accuracy"] - own for r, own in zip(found, base, strict=True)]
+        if len(found) < len(FRESH):
+            return ""
+        return f"{statistics.mean(base):.2f}, {statistics.mean(more):+.2f} ± {statistics.stdev(more):.2f}"
 
     records = [r for r in read(data.results) if r["seed"] in FRESH]
     rows = [(f"{b:g}", f"{c:g}", *(cell(b, c, epochs) for epochs in EPOCHS)) for b, c in SETTINGS]
@@ -225,7 +228,7 @@ def main() -> None:
     for name, data in DATA.items():
         if data.results.exists():
             print(f"{name}:\n\n{table(data)}\n")
-    print(f"mnist, DP-SGD's accuracy and ADP-SGD's less it:\n\n{gaps(MNIST)}")
+    print(f"mnist, DP-SGD's accuracy and what ADP-SGD adds:\n\n{gaps(MNIST)}")
 
 
 if __name__ == "__main__":
