@@ -204,9 +204,12 @@ def gaps(data: DataSet) -> str:
         found = [r for r in records if _key(budget, clip_norm, epochs, r["seed"]).items() <= r.items()]
         base = [100 * r["DP-SGD"]["accuracy"] for r in found]
         more = [100 * r["ADP-SGD"]["accuracy"] - own for r, own in zip(found, base, strict=True)]
-        if len(found) < len(FRESH):
+        if len(found) < 2:
             return ""
-        return f"{statistics.mean(base):.2f}, {statistics.mean(more):+.2f} ± {statistics.stdev(more):.2f}"
+        fewer = f" ({len(found)})" if len(found) < len(FRESH) else ""
+        return (
+            f"{statistics.mean(base):.2f}, {statistics.mean(more):+.2f} ± {statistics.stdev(more):.2f}{fewer}"
+        )
 
     records = [r for r in read(data.results) if r["seed"] in FRESH]
     rows = [(f"{b:g}", f"{c:g}", *(cell(b, c, epochs) for epochs in EPOCHS)) for b, c in SETTINGS]
