@@ -210,8 +210,8 @@ SILO_FAULTS: dict[str, tuple[dict[str, Any], Any, str, Callable[..., Any], str]]
     ),
     "one noise for all silos, but for each round's last step": (
         SILOS, loop.releases, "draw_ahead",
-        lambda right, query, z, placement, key, index: right(
-            query, z, placement, key if index % 2 else Key.from_seed(5), index
+        lambda right, query, z, placement, key, index, *more: right(
+            query, z, placement, key if index % 2 else Key.from_seed(5), index, *more
         ),
         "noise that silos share",
     ),
