@@ -71,6 +71,12 @@ def test_the_gap_on_mnist_after_60_epochs(run: ModuleType) -> None:
     assert math.isclose(found["DP-SGD"]["eps-bar"], 0.8, rel_tol=5e-3)
 
 
+def test_the_readme_has_the_tables_of_the_results(run: ModuleType) -> None:
+    readme = (SIMULATIONS / "adp_sgd" / "README.md").read_text()
+    assert run.gaps(run.MNIST) in readme
+    assert {r["seed"] for r in run.read(run.MNIST.results)} >= {*run.FRESH}
+
+
 def test_figure_1_has_equal_budgets_and_noise_that_falls_as_the_paper_says() -> None:
     figure = script("adp_sgd/figure_1.py")
     steps = 400
