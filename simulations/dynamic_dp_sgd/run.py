@@ -176,21 +176,22 @@ EPSILONS = (0.1, 0.4, 1.0)
 def table() -> str:
     """Markdown of results.jsonl: a row per setting, mean and standard deviation over seeds, in percent.
 
-    The seeds are those that chose nothing, and earlier ones where these are not complete.
+    The seeds are those that chose nothing, and earlier ones where a column has not all of these yet.
     """
     groups: dict[tuple[Any, ...], list[dict[str, Any]]] = defaultdict(list)
     for record in read(RESULTS):
         cell = record["cell"]
         key = ("column", "clients", "epsilon", "method", "rounds", "cohort", "learning_rate")
         groups[tuple(cell[name] for name in key)].append(record)
+    partial = {key[:2] for key, runs in groups.items() if sum(r["seed"] in FRESH for r in runs) < len(FRESH)}
     lines = [
         "| run | clients | epsilon | method | rounds | cohort | step size | accuracy, mean ± std (seeds) | "
         "paper | GDP-CLT says | PLD certifies |",
         "|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for (column, clients, epsilon, method, *setting), records in sorted(groups.items()):
-        fresh = [r for r in records if r["seed"] in FRESH]
-        records = fresh if len(fresh) == len(FRESH) else [r for r in records if r["seed"] in SEEDS]
+        shown = FRESH if (column, clients) not in partial else SEEDS
+        records = [r for r in records if r["seed"] in shown]
         scores = [100 * r["accuracy"] for r in records]
         spread = statistics.stdev(scores) if len(scores) > 1 else 0.0
         figures = PAPER_FIGURES[clients, method] if column == "paper" else ()
