@@ -150,14 +150,20 @@ def collect(
         run: gives the whole record of a job.
         workers: how many processes run jobs side by side; None runs them here, one after another.
     """
-    done, wanted = read(path), [json.loads(json.dumps(job)) for job in jobs]
-    todo = [job for job in wanted if not any(job.items() <= record.items() for record in done)]
-    print(f"{len(todo)} runs to do, {len(wanted) - len(todo)} done before", flush=True)
+    todo = unfinished(path, jobs)
     if workers is None:
         append(path, map(run, todo))
     elif todo:
         with ProcessPoolExecutor(workers) as pool:
             append(path, pool.map(run, todo))
+
+
+def unfinished(path: Path, jobs: Iterable[Record]) -> list[Record]:
+    """The jobs of which the file has no record, as they would be read from it; tells how many there are."""
+    done, wanted = read(path), [json.loads(json.dumps(job)) for job in jobs]
+    todo = [job for job in wanted if not any(job.items() <= record.items() for record in done)]
+    print(f"{len(todo)} runs to do, {len(wanted) - len(todo)} done before", flush=True)
+    return todo
 
 
 def append(path: Path, records: Iterable[Record]) -> None:

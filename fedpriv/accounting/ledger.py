@@ -64,9 +64,10 @@ class Ledger:
         """A new ledger with its header on disk. Raises FileExistsError if the file exists.
 
         ``durable=False`` is for a ledger that nobody can read once this process has ended: charges are
-        written, but not synced to the disk. The file appears under its name only with a complete header.
-        After a crash there is no ledger instead of a partial one (an empty file is possible on a file system
-        without hard links).
+        written, but not synced to the disk. A ledger with an anchor is durable anyway.
+
+        The file appears under its name only with a complete header. After a crash there is no ledger instead
+        of a partial one (an empty file is possible on a file system without hard links).
 
         Raises LedgerError if there are charges under its head file or its anchor: a ledger was deleted.
         """
@@ -80,6 +81,7 @@ class Ledger:
                 f"{anchor.name} keeps the head of another ledger, with {kept.length} events. Name a new "
                 "anchor for each run: the earlier one is the evidence of what was spent."
             )
+        durable = durable or anchor is not None
         draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
         file = _locked(open(draft, "xb"), draft)  # noqa: SIM115
         try:

@@ -252,7 +252,7 @@ def _make_plan(config: Config, rate_is_default: bool = False, dimension: int | N
     events = unscaled.planned_events()
     scale = calibrate(costliest(events, cap) if cap else events, budget)
 
-    if sampler.bands > 1 and config.exact_noise and not has_room(sampler.bands, 1.01 * most_steps(scale)):
+    if sampler.bands > 1 and config.exact_noise and not has_room(sampler.bands, most_steps(scale)):
         hint = (
             f"integers of 64 bits have no room for noise of {scale:.4g} clip norms and {sampler.bands} bands"
         )

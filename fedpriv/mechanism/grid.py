@@ -55,8 +55,8 @@ def noise_step(block: Block, std: float) -> float:
 
 
 def most_steps(noise_multiplier: float) -> float:
-    """The most steps that a noise std of exact noise can have, but for what compensates for rounding."""
-    return min(noise_multiplier, 1 / _STD_SHARE) * 2.0**_NOISE_BITS
+    """More steps than a noise std of exact noise can have, with what compensates for rounding."""
+    return 1.01 * min(noise_multiplier, 1 / _STD_SHARE) * 2.0**_NOISE_BITS
 
 
 def _step(most: float, bits: int) -> float:

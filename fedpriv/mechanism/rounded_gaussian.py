@@ -47,7 +47,7 @@ Floats = npt.NDArray[np.float64]
 # (conversion, halves, 4 units in the last place, missing bits), the root and the product by 1 each. That is
 # 9 r + 2 / r, and 9 r + 66 / r for U < 2**-9, where r > 3.5; all of it below 15 (r + 1 / r), half of _ERROR.
 _ERROR = 2.0**-48
-_SHIFT_ERROR = 2.0**-52  # more than the error of adding a shift, beyond the spare half of _ERROR
+_SHIFT_ERROR = 2.0**-52  # more than the error of adding a shift (or 0), beyond the spare half of _ERROR
 _LEAST = np.uint64(2**46)  # below these first 64 bits of U, the error bound of float64 does not hold
 _EXTRA_WORDS = 4  # the first number of extra words for an undecided integer
 _STRIP = 2**14  # numbers computed at one time, so that the intermediate results stay in the processor's cache
@@ -147,15 +147,14 @@ class _Piece:
             far = np.flatnonzero(first < _LEAST)
             for numbers, begin in ((cosine, start), (sine, self._pairs + start)):
                 whole = out[begin : begin + len(first)]  # an odd count lacks the last sine
-                distance, error = numbers[: len(whole)], 0.0
+                distance = numbers[: len(whole)]
                 distance *= scale
                 if shift is not None:
                     distance += shift[begin : begin + len(whole)]
-                    error = _SHIFT_ERROR
                 np.rint(distance, out=whole)
                 np.abs(np.subtract(distance, whole, out=distance), out=distance)
-                unsure = np.flatnonzero(distance >= 0.5 - error - most)
-                unknown = unsure[distance[unsure] + error + scale * _error(radius[unsure]) >= 0.5]
+                unsure = np.flatnonzero(distance >= 0.5 - _SHIFT_ERROR - most)
+                unknown = unsure[distance[unsure] + _SHIFT_ERROR + scale * _error(radius[unsure]) >= 0.5]
                 for entry in {*unknown.tolist(), *far[far < len(whole)].tolist()}:
                     tops = (int(word[(begin + entry) % self._pairs]) for word in words)
                     own = 0.0 if shift is None else float(shift[begin + entry])
@@ -203,12 +202,12 @@ def _fill_pieces(key: Key, label: Label, start: int, scale: float, out: Tensor, 
     bits = key_streams(keys, 2 * pairs, out.device)
     first, second = bits[:, :pairs], bits[:, pairs:]
     radius, cosine, sine = _normals_by_torch(first, second)
-    scaled, error = torch.cat((cosine, sine), 1)[:, :length].mul_(scale), 0.0
+    scaled = torch.cat((cosine, sine), 1)[:, :length].mul_(scale)
     if shift is not None:
-        scaled, error = scaled.add_(shift), _SHIFT_ERROR
+        scaled.add_(shift)
     torch.round(scaled, out=out)
     radii, words = (torch.cat((half, half), 1)[:, :length] for half in (radius, first))
-    unsure = scaled.sub_(out).abs_() + error + scale * _ERROR * (radii + 1 / radii) >= 0.5
+    unsure = scaled.sub_(out).abs_() + _SHIFT_ERROR + scale * _ERROR * (radii + 1 / radii) >= 0.5
     unsure |= (words >= 0) & (words < int(_LEAST))  # negative numbers have their highest bit
     for piece, entry in unsure.nonzero().tolist():
         tops = (int(word[piece, entry % pairs]) % 2**64 for word in (first, second))

@@ -29,8 +29,7 @@ def open_accountant(
         path = where / "ledger.jsonl"
         if resumed is None:
             header = _header(plan, where)
-            kept = folder is not None or anchor.FILE in header or anchor.COMMAND in header
-            ledger = stack.enter_context(Ledger.create(path, header, durable=kept))
+            ledger = stack.enter_context(Ledger.create(path, header, durable=folder is not None))
             yield RunAccountant(plan, ledger, path)
             return
         ledger, record = Ledger.resume(path, plan.config.ledger_anchor_command or None)

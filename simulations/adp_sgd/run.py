@@ -22,14 +22,14 @@ import math
 import statistics
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from batches import FRESH, Record, append, markdown, read, spread
+from batches import FRESH, Record, append, markdown, read, spread, unfinished
 from side_by_side import Softmax, side_by_side
 
 from fedpriv.accounting import Event, epsilon
@@ -153,18 +153,28 @@ def run(
     ]
 
 
+def _setting(budget: float, clip_norm: float, epochs: float) -> dict[str, float]:
+    return {"budget": budget, "clip norm": clip_norm, "epochs": epochs}
+
+
 def _key(budget: float, clip_norm: float, epochs: float, seed: int) -> dict[str, float]:
-    return {"budget": budget, "clip norm": clip_norm, "epochs": epochs, "seed": seed}
+    return {**_setting(budget, clip_norm, epochs), "seed": seed}
 
 
 def batch(settings: Sequence[tuple[float, float]], data: DataSet) -> None:
     """Run the settings that have no result yet, those of one length and seed together."""
     for seed, epochs in itertools.product(FRESH, EPOCHS):
-        done = read(data.results)
-        todo = [s for s in settings if not any(_key(*s, epochs, seed).items() <= r.items() for r in done)]
-        print(f"{epochs} epochs, seed {seed}: {len(todo)} of {len(settings)} settings to do", flush=True)
+        print(f"{epochs} epochs, seed {seed}: ", end="")
+        todo = unfinished(data.results, [_key(*setting, epochs, seed) for setting in settings])
         if todo:
-            append(data.results, run(todo, epochs, seed, data))
+            some = [(job["budget"], job["clip norm"]) for job in todo]
+            append(data.results, run(some, epochs, seed, data))
+
+
+def runs_of(data: DataSet) -> Callable[[float, float, float], list[Record]]:
+    """Gives the finished runs of a data set by budget, clip norm and epochs, with the seeds of the tables."""
+    records = [r for r in read(data.results) if r["seed"] in FRESH]
+    return lambda *setting: [r for r in records if _setting(*setting).items() <= r.items()]
 
 
 def row(records: list[dict[str, Any]], data: DataSet) -> tuple[str, ...]:
@@ -189,19 +199,17 @@ def table(data: DataSet) -> str:
     """Markdown of a data set's results: a row per budget, clip norm and length."""
     methods = ("ADP-SGD, %", "DP-SGD, %", "gap (seed by seed)", "ADP-SGD, loss", "DP-SGD, loss")
     titles = ("eps-bar", "by theorem 4.1: ADP, DP", "by PLD: ADP, DP", "clip norm", "epochs (T)", *methods)
-    records = [r for r in read(data.results) if r["seed"] in FRESH]
-    groups = (
-        [r for r in records if _key(budget, clip_norm, epochs, r["seed"]).items() <= r.items()]
-        for (budget, clip_norm), epochs in itertools.product(SETTINGS, EPOCHS)
-    )
+    runs = runs_of(data)
+    groups = (runs(*setting, epochs) for setting, epochs in itertools.product(SETTINGS, EPOCHS))
     return markdown((*titles, "M_dp / M_adp"), [row(own, data) for own in groups if own])
 
 
 def gaps(data: DataSet) -> str:
     """Markdown of a data set's results: by setting and length DP-SGD's accuracy, and what ADP-SGD adds."""
+    runs = runs_of(data)
 
     def cell(budget: float, clip_norm: float, epochs: int) -> str:
-        found = [r for r in records if _key(budget, clip_norm, epochs, r["seed"]).items() <= r.items()]
+        found = runs(budget, clip_norm, epochs)
         base = [100 * r["DP-SGD"]["accuracy"] for r in found]
         more = [100 * r["ADP-SGD"]["accuracy"] - own for r, own in zip(found, base, strict=True)]
         if len(found) < 2:
@@ -211,7 +219,6 @@ def gaps(data: DataSet) -> str:
             f"{statistics.mean(base):.2f}, {statistics.mean(more):+.2f} ± {statistics.stdev(more):.2f}{fewer}"
         )
 
-    records = [r for r in read(data.results) if r["seed"] in FRESH]
     rows = [(f"{b:g}", f"{c:g}", *(cell(b, c, epochs) for epochs in EPOCHS)) for b, c in SETTINGS]
     return markdown(("eps-bar", "clip norm", *(f"{epochs} epochs" for epochs in EPOCHS)), rows)
 

@@ -21,11 +21,11 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parent))
-from a9a import DELTA, EPSILONS, gradient_norm, regulariser
+from a9a import CLIP_NORM, DELTA, EPSILONS, gradient_norm, regulariser
 from batches import FRESH, SEEDS, Record, collect, markdown, read, spread
 
 RESULTS = Path(__file__).with_name("dp_agd.jsonl")
-CLIP_NORM, CLIP_LOSS = 3.0, 1.0
+CLIP_LOSS = 1.0
 CHOICE_SHARE = 0.002
 GRID = tuple(itertools.product((0.005, 0.01, 0.02, 0.05), (0.25, 0.5, 1.0)))  # gradient share, largest step
 PAPER = {0.2: ("0.3713", "0.0437", "96.21"), 0.5: ("0.3627", "0.0402", "95.45")}

@@ -18,11 +18,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parent))
-from a9a import EPSILONS, PASSES, cell, objective
+from a9a import CLIP_NORM, COHORT, EPSILONS, PASSES, cell, objective
 from batches import FRESH, SEEDS, Cell, batch, markdown, records_of, spread
 
 RESULTS = Path(__file__).with_name("spiderboost.jsonl")
-COHORT, CLIP_NORM = 1628, 3.0
 # Step size, L_1 of the clip norm of differences, q and b_1 / b_2.
 GRID = tuple(itertools.product((0.5, 1.0, 2.0), (0.03, 0.3, 3.0), (2, 5), (1.0, 4.0)))
 

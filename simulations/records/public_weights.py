@@ -9,6 +9,7 @@ The 1,797 digits that come with the package are not MNIST's, and nobody's here. 
 from __future__ import annotations
 
 import sys
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +26,7 @@ DECAY = 3e-4  # of the squared norm of all parameters, in the mean loss
 CLASSES = 10
 
 
+@cache
 def public_weights() -> dict[str, torch.Tensor]:
     """The tensors of `normalised-linear` on the components, by name, with the least loss on the digits."""
     train, labels, test, more = digits()

@@ -242,11 +242,12 @@ def test_rounding_depends_on_no_other_unit_with_any_instructions(
 
     Shapes, places and threads decide how a kernel rounds, so what it moves it moves again. One run had a move
     (einsum, AVX2, two threads) that none of some hundred others showed, on any processor. So a move has to
-    be there in two processes.
+    be there in two processes; one that is in one of them is told.
     """
     moved = large(moved_with(switches, threads))
-    again = large(moved_with(switches, threads)) if moved else {}
-    assert again == {}, f"the process before: {moved}"
+    if moved:
+        assert large(moved_with(switches, threads)) == {}, f"the process before: {moved}"
+        pytest.xfail(f"moved in one process of two: {moved}")
 
 
 class ByDetach(nn.Module):
