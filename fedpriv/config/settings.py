@@ -41,16 +41,17 @@ class DataSetSettings(Settings):
         "infinite-digits", "data set: see `fedpriv data list`; or your own, as module:name", words=DATA_SETS
     )
     data_folder: str = setting("", "where data files are; empty: $FEDPRIV_DATA, else ~/.cache/fedpriv")
-    features: Literal["none", "scattering", "scattering-pca"] = setting(
+    features: Literal["none", "scattering", "scattering-pca", "patches", "patches-mirrored"] = setting(
         "none",
         "fixed features in place of images; scattering: second order, 2 scales, 8 angles; scattering-pca: "
-        "their 500 principal components on public digits",
+        "their 500 principal components on public digits; patches: likeness to patches of made-up images; "
+        "patches-mirrored: the same of an image and its mirror image",
     )
     features_folder: str = setting(
         "",
         "where features are kept, so that they are computed once; they are as private as the data; empty: "
         "nowhere",
-        needs=needs(features=("scattering", "scattering-pca")),
+        needs=needs(features=("scattering", "scattering-pca", "patches", "patches-mirrored")),
     )
 
 

@@ -5,10 +5,11 @@ found the same bits at every place, or each example is transformed by itself. Th
 that stored features are those that are computed anew.
 
 Scattering features learn from no data. Those of ``scattering-pca`` are fewer: :mod:`fedpriv.data.components`.
+Features of ``patches`` are from made-up images: :mod:`fedpriv.data.patches`.
 
-A folder for features holds a file for each block of 512 examples whose indices follow each other. A block is
-computed whole when one of its examples is asked for, so that the files do not show who took part. They hold
-what the data holds: protect them as the data.
+A folder for features holds a file for each block of 512 examples whose indices follow each other, and one
+for the public test examples. A block is computed whole when one of its examples is asked for, so that the
+files do not show who took part. They hold what the data holds: protect them as the data.
 
 >>> from fedpriv.data.loaders import load
 >>> source = with_features(load("infinite-digits"), "scattering")
@@ -27,19 +28,20 @@ from fedpriv._internal import validation
 from fedpriv._internal.files import atomic
 from fedpriv._internal.lazy import numpy as np
 from fedpriv._internal.lazy import torch
-from fedpriv.data import components
+from fedpriv.data import components, patches
 from fedpriv.data.source import DataError, Indices, Pair, Source, Target, whole
 from fedpriv.scattering import feature_shape, scattering
 
 if TYPE_CHECKING:
+    import numpy.typing as npt
     from torch import Tensor
 
-FEATURES = ("none", "scattering", "scattering-pca")
+FEATURES = ("none", "scattering", "scattering-pca", "patches", "patches-mirrored")
 _VERSION = 1  # of the features; another one has other files
 _BATCH = 32  # examples that are transformed at once
 _BLOCK = 512  # examples of a file
 _OPEN_BLOCKS = 4096  # memory maps that stay open
-_CHECKED = 4  # examples of a stored block that are computed anew when it is first read
+_CHECKED = 4  # examples of a file, or a few more, that are computed anew when it is first read
 
 
 def with_features(source: Source, kind: str, folder: str | Path = "") -> Source:
@@ -50,14 +52,23 @@ def with_features(source: Source, kind: str, folder: str | Path = "") -> Source:
         kind: one of FEATURES.
         folder: where features are kept; empty: nowhere.
 
-    Raises ArgumentError where the source does not have images whose sides are multiples of 4, or where
-    ``scattering-pca`` does not suit it.
+    Raises ArgumentError where the source does not have images that suit this kind.
     """
     if validation.choice("features", kind, FEATURES) == "none":
         return source
     if source.tokens:
         raise validation.fail("features", kind, f"be none: {source.name} has tokens")
     return FeatureSource(source, Path(folder) if str(folder) else None, kind)
+
+
+def _shape(kind: str, images: Source) -> tuple[int, ...]:
+    """The shape of an example's features. Raises ArgumentError where the images do not suit them."""
+    if kind.startswith("patches"):
+        return patches.feature_shape(images.shape)
+    if kind == "scattering-pca":
+        components.require_suited(images)
+        return components.SHAPE
+    return feature_shape(images.shape)
 
 
 class FeatureSource:
@@ -78,10 +89,7 @@ class FeatureSource:
         self.name, self.classes = images.name, images.classes
         self.target: Target = images.target
         self.owners, self.size, self.first = images.owners, images.size, images.first
-        self.shape: tuple[int, ...] = feature_shape(images.shape)
-        if kind == "scattering-pca":
-            components.require_suited(images)
-            self.shape = components.SHAPE
+        self.shape = _shape(kind, images)
         self.class_names = getattr(images, "class_names", ())
         self._folder = folder
         self._blocks: dict[int, Tensor] = {}
@@ -111,7 +119,13 @@ class FeatureSource:
     @cached_property
     def _test(self) -> Pair:
         x, y = self.images.test()
-        return Pair(self.transformed(x), y)
+        if self._folder is None or not len(x):
+            return Pair(self.transformed(x), y)
+        path = self._place / "test.f16"
+        if not path.is_file():
+            _write(path, self.transformed(x).half().numpy())
+        some = np.arange(0, len(x), max(1, len(x) // _CHECKED))
+        return Pair(self._read(path, len(x), some, x[torch.from_numpy(some)]).float(), y)
 
     def _targets(self, at: Indices, device: torch.device | str) -> Tensor:
         if self.target == "label":
@@ -129,6 +143,8 @@ class FeatureSource:
         return rows.half().float()
 
     def _features(self, x: Tensor) -> Tensor:
+        if self.kind.startswith("patches"):
+            return patches.patch_features(x, mirrored=self.kind == "patches-mirrored")
         found = scattering(x)
         return components.projected(found) if self.kind == "scattering-pca" else found
 
@@ -153,30 +169,32 @@ class FeatureSource:
         return self._blocks[number]
 
     def _stored(self, number: int) -> Tensor:
-        assert self._folder is not None
-        path = self._folder / f"{self.name}-{self.kind}-{self._mark}" / f"{number}.f16"
         end = (
             _BLOCK * (number + 1) if self.size is None else min(_BLOCK * (number + 1), self.first + self.size)
         )
         at = np.arange(max(_BLOCK * number, self.first), end)
+        path = self._place / f"{number}.f16"
         if not path.is_file():
             rows = np.zeros((_BLOCK, *self.shape), np.float16)
             rows[at - _BLOCK * number] = self.transformed(self.images.batch(at).x).numpy()
-            with atomic(path) as file:
-                file.write(rows.tobytes())
-        return self._checked(path, at, number)
-
-    def _checked(self, path: Path, at: Indices, number: int) -> Tensor:
-        """The block of a file. Raises DataError if it does not hold the features of these examples."""
-        wanted = 2 * _BLOCK * int(np.prod(self.shape))
-        if path.stat().st_size != wanted:
-            raise DataError(f"{path} is damaged; remove it, and its features are computed anew")
-        rows = torch.from_numpy(np.memmap(path, np.float16, "c", shape=(_BLOCK, *self.shape)))
+            _write(path, rows)
         some = at[:: max(1, len(at) // _CHECKED)]
-        anew = self.transformed(self.images.batch(some).x)
-        if not torch.allclose(rows[torch.from_numpy(some - _BLOCK * number)].float(), anew, 1e-2, 1e-3):
+        return self._read(path, _BLOCK, some - _BLOCK * number, self.images.batch(some).x)
+
+    def _read(self, path: Path, count: int, some: Indices, images: Tensor) -> Tensor:
+        """The rows of a file, float16 (count, *shape). Raises DataError if it is damaged, or if its rows at
+        ``some`` are not the features of these images."""
+        if path.stat().st_size != 2 * count * int(np.prod(self.shape)):
+            raise DataError(f"{path} is damaged; remove it, and its features are computed anew")
+        rows = torch.from_numpy(np.memmap(path, np.float16, "c", shape=(count, *self.shape)))
+        if not torch.allclose(rows[torch.from_numpy(some)].float(), self.transformed(images), 1e-2, 1e-3):
             raise DataError(f"{path} has the features of other data; remove its folder, or name another one")
         return rows
+
+    @property
+    def _place(self) -> Path:
+        assert self._folder is not None
+        return self._folder / f"{self.name}-{self.kind}-{self._mark}"
 
     @cached_property
     def _mark(self) -> str:
@@ -186,3 +204,8 @@ class FeatureSource:
         for part in (x, y):
             digest.update(np.ascontiguousarray(part.numpy()).tobytes())
         return digest.hexdigest()[:12]
+
+
+def _write(path: Path, rows: npt.NDArray[np.float16]) -> None:
+    with atomic(path) as file:
+        file.write(rows.tobytes())

@@ -158,6 +158,7 @@ def empty_environment(tmp_path: Path) -> Iterator[Path]:
     shutil.rmtree(tmp_path / "venv")
 
 
+@pytest.mark.exhaustive
 def test_the_demo_runs_in_an_environment_that_pip_filled(
     built: Path, empty_environment: Path, tmp_path: Path
 ) -> None:

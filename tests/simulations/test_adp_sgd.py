@@ -63,6 +63,7 @@ def test_fitted_noise_is_better_at_a_small_budget(run: ModuleType) -> None:
         assert adp["loss"] < dp["loss"]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.data
 @pytest.mark.skipif(not os.environ.get("FEDPRIV_DATA"), reason="needs MNIST under FEDPRIV_DATA")

@@ -27,6 +27,7 @@ def test_table_4_is_run_in_the_papers_setting(column: str) -> None:
         assert plan.mechanism.placement.name == ("distributed" if column == "distributed" else "central")
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.data
 @pytest.mark.skipif(not os.environ.get("FEDPRIV_DATA"), reason="needs MNIST under FEDPRIV_DATA")

@@ -62,8 +62,8 @@ register(
         "normalised-linear",
         NUMBERS,
         normalised_linear,
-        "group normalisation, one linear layer; for features=scattering",
-        "39,700 on scattering features of 28x28; 5,010 on scattering-pca",
+        "group normalisation, one linear layer; for fixed features",
+        "39,700 on scattering features of 28x28; 5,010 on scattering-pca; 22,510 on patches",
         "Tramer & Boneh 2021",
     )
 )
