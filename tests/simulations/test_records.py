@@ -21,6 +21,15 @@ def test_every_figure_is_certified_and_has_five_seeds() -> None:
         assert max(r["epsilon"] for r in found) <= config["epsilon"]
 
 
+@pytest.mark.parametrize("name", ["CIFAR-10, 1", "CIFAR-10, 3"])
+def test_cifar_10_is_all_of_it_without_other_data(name: str) -> None:
+    module = script("records/run.py")
+    found = Config.parse({**module._config(name, ""), "seed": 1})
+    assert (found.clients, found.delta, found.initial_weights) == (50_000, 1e-5, "")
+    assert found.features == "patches-mirrored"
+    assert Config.parse({**module._config(name, "mirror images"), "seed": 1}).features == "patches"
+
+
 @pytest.mark.parametrize("without", ["", "large cohorts", "features"])
 def test_a_row_is_a_run(without: str) -> None:
     module = script("records/run.py")
