@@ -8,6 +8,7 @@ from fedpriv._internal.settings import Needs, Settings, joined, needs, own_setti
 from fedpriv.accounting import METHODS
 from fedpriv.config.federation import Partitioning
 from fedpriv.data import loaders
+from fedpriv.data.features import FEATURES, Features
 from fedpriv.data.loaders import DATA_SETS
 from fedpriv.mechanism.placement import PLACEMENTS
 from fedpriv.mechanism.sampling import SAMPLERS
@@ -41,7 +42,7 @@ class DataSetSettings(Settings):
         "infinite-digits", "data set: see `fedpriv data list`; or your own, as module:name", words=DATA_SETS
     )
     data_folder: str = setting("", "where data files are; empty: $FEDPRIV_DATA, else ~/.cache/fedpriv")
-    features: Literal["none", "scattering", "scattering-pca", "patches", "patches-mirrored"] = setting(
+    features: Features = setting(
         "none",
         "fixed features in place of images; scattering: second order, 2 scales, 8 angles; scattering-pca: "
         "their 500 principal components on public digits; patches: likeness to patches of made-up images; "
@@ -51,7 +52,7 @@ class DataSetSettings(Settings):
         "",
         "where features are kept, so that they are computed once; they are as private as the data; empty: "
         "nowhere",
-        needs=needs(features=("scattering", "scattering-pca", "patches", "patches-mirrored")),
+        needs=needs(features=FEATURES[1:]),
     )
 
 

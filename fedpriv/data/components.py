@@ -58,8 +58,7 @@ def _public_as(dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor
 def _public() -> tuple[Tensor, Tensor]:
     """The mean (3969,) of the public digits' normalised features and the directions (3969, 500), float64.
 
-    The direction of most variance is first. Each one's largest entry is positive, so that all machines have
-    the same signs.
+    The direction of most variance is first.
     """
     train, _, test, _ = digits()
     images = torch.from_numpy(np.concatenate([train, test])).float()[:, None] / 255
@@ -69,8 +68,13 @@ def _public() -> tuple[Tensor, Tensor]:
     # The eigenvectors of the smaller of the two squares, which has a row for each image.
     values, vectors = torch.linalg.eigh(centred @ centred.T)
     directions = centred.T @ (vectors[:, -COUNT:] / values[-COUNT:].sqrt()).flip(1)
+    return mean, oriented(directions)
+
+
+def oriented(directions: Tensor) -> Tensor:
+    """Directions (d, k), each with its largest entry positive, so that all machines have the same signs."""
     largest = directions.gather(0, directions.abs().argmax(0, keepdim=True))
-    return mean, directions * largest.sign()
+    return directions * largest.sign()
 
 
 def _normalised(features: Tensor) -> Tensor:

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from fedpriv._internal import validation
 from fedpriv._internal.lazy import numpy as np
 from fedpriv._internal.lazy import torch
+from fedpriv.data.components import oriented
 from fedpriv.data.dead_leaves import dead_leaves
 from fedpriv.data.keyed import uniform
 
@@ -131,10 +132,8 @@ def _dictionary(channels: int, mirrored: bool) -> Dictionary:
     mean = rows.mean(0)
     centred = rows - mean
     values, vectors = torch.linalg.eigh(centred.mT @ centred / len(centred))
-    vectors = vectors[:, -COMPONENTS:].flip(1)
-    # Each direction's largest entry is positive, so that all machines have the same signs.
-    signs = vectors.gather(0, vectors.abs().argmax(0, keepdim=True)).sign()
-    return Dictionary(filters, threshold, mean, vectors * signs / values[-COMPONENTS:].flip(0).sqrt())
+    directions = oriented(vectors[:, -COMPONENTS:].flip(1)) / values[-COMPONENTS:].flip(0).sqrt()
+    return Dictionary(filters, threshold, mean, directions)
 
 
 def _filters(images: Tensor) -> tuple[Tensor, float]:

@@ -24,9 +24,12 @@ def few_leaves() -> Iterator[None]:
     """A dictionary of few images, which takes a second."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(patches, "_IMAGES", 200)
-        for cached in (patches._dictionary, patches._dictionary_as):
-            cached.cache_clear()
+        forget()
         yield
+    forget()
+
+
+def forget() -> None:
     for cached in (patches._dictionary, patches._dictionary_as):
         cached.cache_clear()
 
