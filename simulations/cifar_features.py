@@ -1,4 +1,4 @@
-"""CIFAR-10 (JPEG) on fixed features: cifar_features:features or :coarse in a configuration.
+"""CIFAR-10 (JPEG): cifar_features:images, or on fixed features :features and :coarse, in a configuration.
 
 Wu et al. 2021 and Koskela & Honkela 2020 train networks whose convolutions were trained on CIFAR-100. Those
 weights and CIFAR-100 are not at hand. Here the fixed part is a scattering transform, which learns from no
@@ -34,6 +34,12 @@ def transformed(images: torch.Tensor, side: int) -> torch.Tensor:
 
 
 @cache
+def images() -> Arrays:
+    """The images, 50,000 for training and 10,000 for tests."""
+    return hugging_face(data_folder(None) / "cifar-10-jpeg" / "plain_text")
+
+
+@cache
 def features() -> Arrays:
     """The features of all images, 2,187 each."""
     return _of_all(3)
@@ -48,9 +54,9 @@ def coarse() -> Arrays:
 def _of_all(side: int) -> Arrays:
     """Two to three minutes of a core."""
     tune_allocator()
-    images = hugging_face(data_folder(None) / "cifar-10-jpeg" / "plain_text")
-    train, test = images.batch(np.arange(images.size)), images.test()
+    source = images()
+    train, test = source.batch(np.arange(source.size)), source.test()
     x, test_x = (
         torch.cat([transformed(part, side) for part in torch.split(pair.x, _BATCH)]) for pair in (train, test)
     )
-    return Arrays("CIFAR-10 (JPEG), features", x, train.y, test_x, test.y, classes=images.classes)
+    return Arrays("CIFAR-10 (JPEG), features", x, train.y, test_x, test.y, classes=source.classes)

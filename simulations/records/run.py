@@ -57,13 +57,15 @@ def _row(
     return {**COMMON, **own}, target
 
 
-CIFAR = "hf:cifar-10-jpeg/plain_text"  # in the data folder
-
-
 def _cifar(epsilon: float, target: float, rate: float) -> tuple[dict[str, Any], float]:
     """(settings of a run, accuracy wanted in percent); cohorts are of 8,000 clients in expectation."""
     settings, _ = _row(50_000, 1e-5, epsilon, target, 300, rate, 0.98)
-    own = {"dataset": CIFAR, "features": "patches-mirrored", "sampling-rate": 0.16, "clip-norm": 12.0}
+    own = {
+        "dataset": "cifar_features:images",
+        "features": "patches-mirrored",
+        "sampling-rate": 0.16,
+        "clip-norm": 12.0,
+    }
     return {**settings, **own, "examples-per-client": 1}, target
 
 
@@ -106,7 +108,6 @@ def run(config: dict[str, Any], seed: int, folder: str) -> dict[str, Any]:
     from fedpriv._internal.allocator import tune_allocator
     from fedpriv.config.plan import make_plan
     from fedpriv.config.schema import Config
-    from fedpriv.data.files import data_folder
     from fedpriv.runs.runner import execute
     from fedpriv.simulation.run import make_engine
 
@@ -114,8 +115,6 @@ def run(config: dict[str, Any], seed: int, folder: str) -> dict[str, Any]:
     torch.set_num_threads(1)
     started = time.perf_counter()
     files = {"features-folder": folder} if folder and config["features"] != "none" else {}
-    if config["dataset"] == CIFAR:
-        files["dataset"] = f"hf:{data_folder(None) / CIFAR.removeprefix('hf:')}"
     with tempfile.TemporaryDirectory() as made:
         if PUBLIC_START.items() <= config.items():
             files["initial-weights"] = f"{made}/public.safetensors"
