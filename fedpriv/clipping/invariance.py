@@ -142,6 +142,9 @@ ALONE = (
 BOOK_KEEPING = "book-keeping"  # the computation that forms vectors instead where no batch size passes
 
 _batches: WeakKeyDictionary[Differentiable, dict[tuple[Hashable, ...], Batches | None]] = WeakKeyDictionary()
+# Made-up queries of small models, for examples of all lengths: drawing one takes as long as a sum.
+_queries: WeakKeyDictionary[Differentiable, dict[Hashable, Query]] = WeakKeyDictionary()
+_KEPT = 2**20  # parameters of a small model
 
 
 def summed_alone(task: Differentiable) -> bool:
@@ -210,9 +213,20 @@ class Trials:
 
         @cache
         def queries() -> list[Query]:
-            return [self._made_up_query(*draw) for draw in draws]
+            return [self._query_at(draw) for draw in draws]
 
         return lambda units: [each for query in queries() for each in self._evidence(units, query)]
+
+    def _query_at(self, draw: Draw) -> Query:
+        """The query at synthetic points, kept if the model is small."""
+        first = self._query.points[0]
+        if len(first) > _KEPT:
+            return self._made_up_query(*draw)
+        known = _queries.setdefault(self._task, {})
+        key = (draw, _structure(self._query), first.dtype, first.device)
+        if key not in known:
+            known[key] = self._made_up_query(*draw)
+        return known[key]
 
     def _made_up_query(self, spread: float, seed: int) -> Query:
         """The query at synthetic points, with synthetic divisors: nothing in a trial depends on a run."""

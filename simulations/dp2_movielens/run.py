@@ -102,13 +102,13 @@ PUBLISHED = (
 )
 # The paper does not publish the ablations' settings on MovieLens. Ours are DP2's, but for the step size of
 # the adaptive steps: the best of these in the search.
-STEP_SIZES = (0.1, 0.03, 0.01, 0.003, 0.001, 0.0003)
+LARGE, SMALL = (0.1, 0.03, 0.01, 0.003, 0.001, 0.0003), (0.0001, 0.00003, 0.00001)
 ABLATIONS = {
     name: [
         delayed("factors", 62_500, (0.1, rate), (1.0, 5.0), epsilon=1e-3, delay=31_250, method=name)
-        for rate in STEP_SIZES
+        for rate in step_sizes
     ]
-    for name in (EXTRA, NOISE_FIRST)
+    for name, step_sizes in ((EXTRA, LARGE), (NOISE_FIRST, LARGE + SMALL))
 }
 # Ours: 5 epochs are enough for the model that starts from the mean; see README for how they were chosen.
 OURS = (
