@@ -41,6 +41,7 @@ _CONTRAST = 0.01  # added to a patch's variance, of values from 0 to 1
 _REGULAR = 0.3  # added to the variances before whitening
 _SMALL = 1e-3  # added before the square root
 _BATCH = 25  # images of dead leaves
+_CACHED = 4  # images that a CPU compares at once, so that their answers fit its cache
 
 
 class Dictionary(NamedTuple):
@@ -96,6 +97,8 @@ def _normalised(images: Tensor, filters: Tensor, threshold: float, mirrored: boo
 
 def _pooled(images: Tensor, filters: Tensor, threshold: float) -> Tensor:
     """The mean of what exceeds the threshold in each area, first of positive then of negative answers."""
+    if images.device.type == "cpu" and len(images) > _CACHED:
+        return torch.cat([_pooled(some, filters, threshold) for some in torch.split(images, _CACHED)])
     pool = functools.partial(torch.nn.functional.adaptive_avg_pool2d, output_size=AREAS)
     answers = _answers(images, filters)
     positive = pool((answers - threshold).clamp_(min=0))
@@ -122,7 +125,7 @@ def _dictionary_as(channels: int, dtype: torch.dtype, device: torch.device, mirr
 
 @functools.lru_cache(maxsize=4)
 def _dictionary(channels: int, mirrored: bool) -> Dictionary:
-    """Some 20 seconds of a core."""
+    """Some 10 seconds of a core."""
     images = dead_leaves(_IMAGES)
     if channels == 1:
         images = images.mean(1, keepdim=True)
