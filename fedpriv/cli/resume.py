@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedpriv._internal import validation
 from fedpriv.cli.app import AsJson, RayAddress, app
 from fedpriv.cli.simulate import require_ray, run_one
+from fedpriv.config.reading import require_run
 
 if TYPE_CHECKING:
     from fedpriv.cli.simulate import Job
@@ -41,22 +41,7 @@ def resume(
 def _taken_up(folder: Path, ray_address: str | None) -> Job:
     from fedpriv.simulation.run import resumed
 
-    if not (folder / "config.toml").is_file():
-        raise validation.fail("FOLDER", str(folder), "be the output folder of a run", _what_it_is(folder))
+    require_run("FOLDER", folder)
     plan, checkpoint, checked = resumed(folder)
     require_ray(ray_address, plan.config)
     return plan, folder, checkpoint, checked
-
-
-def _what_it_is(folder: Path) -> str:
-    """What is there in place of a run's output folder, and what to give where that is near."""
-    from fedpriv.simulation.compare import COMPARED
-
-    if not folder.is_dir():
-        return "it is a file" if folder.exists() else "there is no such folder"
-    runs = sorted(path.parent.name for path in folder.glob("*/config.toml"))
-    if not runs:
-        return "no config.toml is in it"
-    if set(runs) <= set(COMPARED):
-        return f"it holds a comparison: give one of its folders {', '.join(runs)}"
-    return f"it holds several runs: give the folder of one, such as {folder / runs[-1]}"

@@ -9,6 +9,32 @@ from typing import Any
 from fedpriv._internal import validation
 from fedpriv._internal.settings import Scalar
 
+CONFIG = "config.toml"  # of a run's folder
+_NAMED = 4  # runs that a refusal names
+
+
+def holds_run(folder: Path) -> bool:
+    """Whether the folder is that of a run."""
+    return (folder / CONFIG).is_file()
+
+
+def require_run(name: str, folder: Path, allowed: str = "be the output folder of a run") -> None:
+    """Raises ArgumentError about the argument ``name`` unless the folder is that of a run."""
+    if not holds_run(folder):
+        raise validation.fail(name, str(folder), allowed, _instead(folder))
+
+
+def _instead(folder: Path) -> str:
+    """What is there in place of a run's folder, and what to give where that is near."""
+    if not folder.is_dir():
+        return "it is a file" if folder.exists() else "there is no such folder"
+    runs = sorted(path.parent.name for path in folder.glob(f"*/{CONFIG}"))
+    if not runs:
+        return f"no {CONFIG} is in it"
+    if len(runs) <= _NAMED:
+        return f"it holds {', '.join(runs)}: give the folder of one run"
+    return f"it holds several runs: give the folder of one, such as {folder / runs[-1]}"
+
 
 def read_file(path: str | Path) -> dict[str, Any]:
     """The table of a TOML configuration file. Raises ArgumentError if it is missing or malformed."""
@@ -32,7 +58,7 @@ def read_run(folder: Path) -> dict[str, Any]:
     Version 0.1.0 had ``noise-draws = "auto"``: exact where nodes own their data, otherwise fast; and
     ``adadp-authors-code``, true or false, for two of the variants of ADADP.
     """
-    table = read_file(folder / "config.toml")
+    table = read_file(folder / CONFIG)
     if table.get("noise-draws") == "auto":
         table["noise-draws"] = "exact" if table.get("nodes-own-data") else "fast"
     if "adadp-authors-code" in table:

@@ -162,7 +162,7 @@ class Config(
     @property
     def user_code(self) -> dict[str, str]:
         """The settings that name code of the user's own as module:name, by key."""
-        named = {key: getattr(self, key) for key in ("model", "dataset", "loss", "optimizer")}
+        named = {key: getattr(self, key) for key in user_code.SETTINGS}
         other = (user_code.in_memory, hugging_face.is_path)
         return {k: v for k, v in named.items() if user_code.named(v) and not any(is_(v) for is_ in other)}
 

@@ -26,12 +26,12 @@ from fedpriv._internal.settings import toml_value
 from fedpriv.accounting import LedgerError, ledger
 from fedpriv.config import consistency
 from fedpriv.config.plan import make_plan
-from fedpriv.config.reading import read_run
+from fedpriv.config.reading import holds_run, read_run
 from fedpriv.config.schema import Config
 from fedpriv.deployment import control_api, enrol, flower_app, flower_cli
 from fedpriv.deployment.flower_cli import FlowerError
 from fedpriv.deployment.folders import Party
-from fedpriv.federated.stop_reason import StopReason
+from fedpriv.federated.stop_reason import StopReason, reason_of
 from fedpriv.flower.enrolment import read_enrolment
 from fedpriv.flower.intervals import RUN_GOES_ON, RUN_STATE, SUPERLINK_GONE
 from fedpriv.report.summary import enforced_guarantee
@@ -39,8 +39,8 @@ from fedpriv.runs import checkpoints
 from fedpriv.runs.run_dir import RunFolder, default_folder
 
 _RECORD = "runs.jsonl"  # of the server's folder: which run writes into which folder
+_SHOWN = 10  # runs of a table
 _PATIENCE = 60.0  # seconds without an answer of the SuperLink until a wait ends
-_STOPPED = "stopped: "  # how the ServerApp's line about its end begins
 _FINISHED, _COMPLETED = "finished", "finished:completed"
 
 
@@ -142,7 +142,7 @@ def continuation(server: Party, run: int) -> dict[str, Any]:
     if server.is_operator:  # its ServerApp refuses what cannot be continued
         return dict(record["settings"]) | {"continues": first}
     folder = Path(record["out"])
-    if not (folder / "config.toml").is_file():
+    if not holds_run(folder):
         hint = "nothing was charged: start it again with `fedpriv deploy run`"
         raise validation.fail("RUN", run, "have a folder with its config.toml", hint)
     try:
@@ -169,15 +169,15 @@ def wait(server: Party, started: Started, show: Callable[[str], None]) -> Ended:
 
     Raises FlowerError if the SuperLink does not answer for a minute; the run may then still go on.
     """
-    said: list[str] = []
+    said: list[StopReason] = []
 
     def note(line: str) -> None:
-        said[:] = [line] if line.startswith(_STOPPED) else said
+        said[:] = [reason] if (reason := reason_of(line)) else said
         show(line)
 
     record = to_its_end(server, started.run, note)
     if started.folder is None:
-        return _ended_elsewhere(record, said[0] if said else "")
+        return _ended_elsewhere(record, said[0] if said else None)
     return ended(record, started.folder)
 
 
@@ -203,12 +203,11 @@ def to_its_end(server: Party, run: int, show: Callable[[str], None]) -> dict[str
     return record
 
 
-def _ended_elsewhere(record: Mapping[str, Any], line: str) -> Ended:
-    """How a run ended, by Flower's record and by the line of its log that says why it stopped."""
-    status, text = str(record["status"]), line.removeprefix(_STOPPED).partition(";")[0]
-    reason = text if text in set(StopReason) else ""
-    success = status == _COMPLETED and bool(reason) and StopReason(reason).complete
-    return Ended(status, str(record.get("status-details", "")), reason, success, None)
+def _ended_elsewhere(record: Mapping[str, Any], reason: StopReason | None) -> Ended:
+    """How a run ended, by Flower's record and by what its log says about why it stopped."""
+    status = str(record["status"])
+    success = status == _COMPLETED and reason is not None and reason.complete
+    return Ended(status, str(record.get("status-details", "")), reason or "", success, None)
 
 
 @contextlib.contextmanager
@@ -224,7 +223,7 @@ def _followed(server: Party, run: int, show: Callable[[str], None]) -> Iterator[
     def pass_on() -> None:
         for line in lines:
             show(line.rstrip("\n"))
-            if line.startswith(_STOPPED):
+            if reason_of(line):
                 over.set()
         over.set()
 
@@ -300,10 +299,10 @@ def nodes_table(server: Party) -> list[dict[str, Any]]:
     return rows
 
 
-def runs_table(server: Party, most: int = 10) -> list[dict[str, Any]]:
+def runs_table(server: Party) -> list[dict[str, Any]]:
     """The newest runs: Flower's state, the round and the epsilon of the last evaluation, the folder."""
     known, rows = folders(server), []
-    for record in control_api.runs(server)[:most]:
+    for record in control_api.runs(server)[:_SHOWN]:
         folder = known.get(int(record["run-id"]))
         last = latest(folder) if folder else {}
         rows.append(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import ssl
 from collections.abc import Iterator
+from pathlib import Path
 
 from fedpriv._internal import descriptors
 from fedpriv.deployment import checks, enrol, flower_app, keys, operators
@@ -37,21 +38,22 @@ def looks(server: Party, before_start: bool = False) -> Iterator[Look]:
 
 def _certificate(server: Party) -> str:
     path, key = server.path("certificate"), server.path("certificate-key")
-    chain = keys.read_certificates(path)
-    keys.require_key_of(chain[0], key, "the server's")
-    checks.private(key)
-    keys.require_issued(chain, keys.read_certificates(server.roots), server.roots)
-    return checks.dates(chain[0], "server's certificate")
+    return _issued(path, key, server.roots, "server's certificate")
 
 
 def _loopback(server: Party) -> str:
     """The certificate of the SuperLink, which only this machine sees."""
     path, key = server.folder / "loopback.crt", server.folder / "loopback.key"
+    return _issued(path, key, server.loopback_roots, "SuperLink's certificate")
+
+
+def _issued(path: Path, key: Path, roots: Path, what: str) -> str:
+    """Until when the certificate at ``path`` is valid, if it has this key and these roots issued it."""
     chain = keys.read_certificates(path)
     keys.require_key_of(chain[0], key, "the server's")
     checks.private(key)
-    keys.require_issued(chain, keys.read_certificates(server.loopback_roots), server.loopback_roots)
-    return checks.dates(chain[0], "SuperLink's certificate")
+    keys.require_issued(chain, keys.read_certificates(roots), roots)
+    return checks.dates(chain[0], what)
 
 
 def _hosts(server: Party) -> str:

@@ -78,14 +78,13 @@ class Mechanism:
         planned = self.optimizer.planned(self.rounds)
         return tuple(_of_type(PlannedRelease, one, self.optimizer, "planned") for one in planned)
 
-    def planned_events(self, scale: float | None = None, lost: int = 0) -> tuple[Event, ...]:
+    def planned_events(self, lost: int = 0) -> tuple[Event, ...]:
         """The charged events of the whole run, from public settings alone.
 
         ``lost`` releases were charged whose answers no step has; they shift the numbers of the others.
         """
-        s = self.scale if scale is None else scale
         return tuple(
-            self.event(s * p.relative_noise, p.rate_factor, number)
+            self.event(self.scale * p.relative_noise, p.rate_factor, number)
             for number, p in enumerate(self.planned, lost)
         )
 

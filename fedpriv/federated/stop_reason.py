@@ -68,6 +68,24 @@ class StopReason(StrEnum):
         return repr(self.value)
 
 
+_ENDED = "stopped: "  # how the last line of a ServerApp's log begins
+
+
+def end_line(reason: StopReason, more: str) -> str:
+    """The last line of a ServerApp's log, from which :func:`reason_of` reads how the run ended."""
+    return f"{_ENDED}{reason}{more}"
+
+
+def reason_of(line: str) -> StopReason | None:
+    """How a run ended, by a line of its ServerApp's log; None for another line.
+
+    >>> reason_of(end_line(StopReason.BUDGET, "; results are in runs/1"))
+    'budget'
+    """
+    word = line.removeprefix(_ENDED).partition(";")[0]
+    return StopReason(word) if line.startswith(_ENDED) and word in set(StopReason) else None
+
+
 _DIVERGED_FACTOR = 100  # a loss above this factor times the run's smallest loss means divergence
 _DIVERGED_LOSS = 1e6  # a larger loss of a classifier means divergence, also without a smaller one before
 

@@ -28,10 +28,9 @@ from flwr.app import Array, ArrayRecord
 from torch import Tensor
 
 from fedpriv._internal import patterns, validation
-from fedpriv.flower.serialization import MessageError, read_vector
+from fedpriv.flower.serialization import APP_FLOATS, MessageError, read_vector
 from fedpriv.parameters import Layout, Slot
 
-_FLOATS = frozenset({"float16", "float32", "float64"})
 # What torch's BatchNorm and InstanceNorm layers call their running statistics.
 _STATISTICS = ("*running_mean", "*running_var", "*num_batches_tracked")
 
@@ -119,7 +118,7 @@ class AppArrays:
         }
 
     def _read(self, slot: Slot, returned: ArrayRecord) -> Tensor:
-        values = read_vector(returned, slot.name, _FLOATS)
+        values = read_vector(returned, slot.name, APP_FLOATS)
         if tuple(values.shape) != slot.shape:
             raise MessageError(f"the array {slot.name!r} has another shape than the one that was sent")
         return values.double()

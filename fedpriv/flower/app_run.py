@@ -6,7 +6,6 @@ any client is asked, the model, the scores, the report and the picture.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -92,11 +91,7 @@ class AppRun:
     def begin(self, accountant: RunAccountant) -> None:
         """Take the run's accountant, and write what there is before the first round."""
         self.accountant = accountant
-        for name in checkpoints.REPORTS:  # of the run until it was resumed: they say less than is spent
-            (self.folder.path / name).unlink(missing_ok=True)
-        note = self._remark()
-        self.folder.write("config.toml", (f"# {note}\n" if note else "") + self.plan.config.toml())
-        self.folder.write("metrics.jsonl", "".join(json.dumps(record) + "\n" for record in self.metrics))
+        self.folder.begin(self.plan.config, self._remark(), self.metrics)
         self._save()
 
     def observe(self, progress: Progress) -> None:

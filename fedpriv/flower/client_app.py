@@ -15,8 +15,7 @@ import functools
 import logging
 import math
 import secrets
-from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.app.user_config import UserConfig, UserConfigValue
@@ -46,7 +45,7 @@ tune_allocator()  # this module is the program that a node's process runs
 
 app = ClientApp()
 
-_log = logging.getLogger("fedpriv.config.builders")
+_log = logging.getLogger(__name__)
 
 _Items = tuple[tuple[str, UserConfigValue], ...]
 
@@ -165,22 +164,26 @@ def _secure_parties(run_config: _Items, node_config: _Items, run_id: int) -> Nod
     plan = make_plan(Config.parse(dict(run_config)))
     if not plan.config.aggregates_securely:
         raise MessageError("this run does not aggregate securely")
-    side, threshold = _side(run_config, node_config), plan.mechanism.placement.min_replies
-    if side.own is None:
-        return NodeParties(side, str(run_id), threshold)
-    silo = _Charged(side, lambda request: _charged(request, run_config, node_config, run_id))
-    return NodeParties(silo, str(run_id), *pinned(dict(node_config), threshold, plan.config.clients))
+    threshold, silos = plan.mechanism.placement.min_replies, _Silos(run_config, node_config, run_id)
+    if _side(run_config, node_config).own is None:
+        return NodeParties(silos, str(run_id), threshold)
+    return NodeParties(silos, str(run_id), *pinned(dict(node_config), threshold, plan.config.clients))
 
 
-class _Charged:
-    """Answers for a silo whose ledger is charged first, with the noise of the node's own plan."""
+@dataclass(frozen=True)
+class _Silos:
+    """Answers for this node's silos. It holds no data, so that :func:`forget_runs` drops them."""
 
-    def __init__(self, side: Worker, charged: Callable[[SumRequest], SumRequest]) -> None:
-        self._side, self._charged = side, charged
+    run_config: _Items
+    node_config: _Items
+    run_id: int
 
     def answer(self, request: SumRequest) -> PartialSum:
-        """See :class:`~fedpriv.federated.secure_engine.Silos`."""
-        return self._side.answer(self._charged(request))
+        """The sum of a silo with a ledger has the noise of the node's own plan, and is charged first."""
+        side = _side(self.run_config, self.node_config)
+        if side.own is not None:
+            request = _charged(request, self.run_config, self.node_config, self.run_id)
+        return side.answer(request)
 
 
 def _log_unused_examples(side: Worker) -> None:
@@ -205,7 +208,10 @@ def _log_unused_examples(side: Worker) -> None:
 
 
 def forget_runs() -> None:
-    """Drops the cached data and models of earlier runs. A long-lived node calls it before a new run."""
+    """Drops the cached data and models of earlier runs. A long-lived node calls it before a new run.
+
+    The keys of secure aggregation stay: a run that goes on needs them.
+    """
     for cache in (_side, _silo_side):
         cache.cache_clear()
 

@@ -33,7 +33,7 @@ Answerer = Callable[[Message, Context], Message]
 
 _OURS = (ArgumentError, DataError, LedgerError, MessageError, RefusedError, UnsupportedEvent)
 
-_log = logging.getLogger("fedpriv.config.builders")
+_log = logging.getLogger(__name__)
 _raise: ContextVar[bool] = ContextVar("fedpriv-raise", default=False)
 
 

@@ -27,17 +27,18 @@ from fedpriv.flower.app_arrays import AppArrays
 from fedpriv.flower.serialization import (
     MessageError,
     config_record,
+    only_record,
     query_fields,
     read_query,
     read_reply,
     read_whole,
     reply_content,
 )
+from fedpriv.node.own_events import TOLERANCE
 
 PREFIX = "fedpriv-"
 _RUN, _QUERY, _DIVISORS = f"{PREFIX}run", f"{PREFIX}query", f"{PREFIX}divisors"
 _SECOND, _NOISE = f"{PREFIX}second-point", f"{PREFIX}noise"
-_TOLERANCE = 1e-6  # the largest relative difference between two machines' calibrations of one plan
 
 
 class NotNoisedError(MessageError):
@@ -102,9 +103,7 @@ def read_noise_request(content: RecordDict) -> NoiseRequest:
     """The request of a train message. Raises MessageError if it is malformed."""
     own = {name: content[name] for name in content if name.startswith(PREFIX)}
     others = {name: content[name] for name in content if name not in own}
-    names = [name for name, record in others.items() if isinstance(record, ArrayRecord)]
-    if len(names) != 1:
-        raise MessageError(f"a train message has {len(names)} ArrayRecords; it must have one, the model")
+    name, sent = only_record(others)
     run, query = config_record(content, _RUN), config_record(content, _QUERY)
     second, divisors = own.get(_SECOND), own.get(_DIVISORS, ArrayRecord())
     if not isinstance(second, ArrayRecord | None) or not isinstance(divisors, ArrayRecord):
@@ -112,14 +111,15 @@ def read_noise_request(content: RecordDict) -> NoiseRequest:
     frozen = run.get("frozen")
     if not isinstance(frozen, list) or not all(isinstance(name, str) for name in frozen):
         raise MessageError("a request's 'frozen' must be a list of names")
-    models = (others.pop(names[0]), *(() if second is None else (second,)))
+    del others[name]
+    models = (sent, *(() if second is None else (second,)))
     arrays = AppArrays(models[0], [str(name) for name in frozen])
     if any(dict(_shapes(model)) != dict(_shapes(models[0])) for model in models):
         raise MessageError("the models of a request must have the same arrays")
     shard = Shard(read_whole(query.get("shard", 0)), np.zeros(1, np.int64), parties=1)
     points = tuple(arrays.vector(model) for model in models)
     request = read_query(query, points, divisors, (shard,))
-    return NoiseRequest(_settings(run), arrays, models, request, names[0], others)
+    return NoiseRequest(_settings(run), arrays, models, request, name, others)
 
 
 def noisy_reply(message: Message, request: SumRequest, sums: PartialSum) -> Message:
@@ -140,7 +140,7 @@ def read_noisy_reply(content: RecordDict, request: SumRequest) -> PartialSum:
     if not isinstance(said, ConfigRecord) or not isinstance(stds, list):
         raise NotNoisedError("a client's reply has no noise of its own; use ClientApp(mods=[private_mod])")
     same = len(stds) == len(asked) and all(
-        isinstance(one, float) and math.isclose(one, std, rel_tol=_TOLERANCE)
+        isinstance(one, float) and math.isclose(one, std, rel_tol=TOLERANCE)
         for one, std in zip(stds, asked, strict=True)
     )
     if not same:

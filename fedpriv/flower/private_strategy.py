@@ -31,7 +31,7 @@ from flwr.supercore import log
 
 from fedpriv._internal import validation
 from fedpriv.config.plan import Plan
-from fedpriv.config.reading import read_run
+from fedpriv.config.reading import read_run, require_run
 from fedpriv.config.schema import Config
 from fedpriv.federated.engine import Engine
 from fedpriv.federated.loop import Progress, advance
@@ -367,8 +367,7 @@ class PrivateStrategy(Strategy):  # type: ignore[misc]  # Flower is not followed
     def _checkpoint(self) -> Checkpoint:
         """Where the run in the folder is taken up again. Raises ArgumentError if its settings were others."""
         folder = Path(str(self._folder))
-        if not (folder / "config.toml").is_file():
-            raise validation.fail("folder", str(folder), "hold the run to resume", "it has no config.toml")
+        require_run("folder", folder, "hold the run to resume")
         checkpoints.require_settings(folder, Config.parse(read_run(folder)), self.plan.config)
         return checkpoints.read(folder, self.plan)
 

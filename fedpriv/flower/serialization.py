@@ -45,6 +45,7 @@ from fedpriv.mechanism.reply_bound import largest_norms
 Records = dict[str, ArrayRecord | ConfigRecord]
 
 _FLOATS = frozenset({"float32", "float64"})
+APP_FLOATS = _FLOATS | {"float16"}  # of an app's model
 _INT64 = "<i8"  # the type of a shard record's columns
 _MIN_DIVISOR = 1e-15  # divisors between it and its inverse keep sums within the range of floats
 
@@ -205,6 +206,14 @@ def encode(values: Tensor) -> Array:
     # One copy of the values, where ``tobytes`` and an addition make two.
     data = b"".join((_header(dtype, array.shape), array.reshape(-1).view(np.uint8).data))
     return Array(dtype, array.shape, "numpy.ndarray", data)
+
+
+def only_record(content: Mapping[str, object]) -> tuple[str, ArrayRecord]:
+    """(name, arrays) of a train message's model. Raises MessageError unless it is the only ArrayRecord."""
+    found = [(name, record) for name, record in content.items() if isinstance(record, ArrayRecord)]
+    if len(found) != 1:
+        raise MessageError(f"a train message has {len(found)} ArrayRecords; it must have one, the model")
+    return found[0]
 
 
 def read_vector(record: ArrayRecord, name: str, floats: Set[str] = _FLOATS) -> Tensor:

@@ -18,9 +18,9 @@ from fedpriv._internal.validation import FedprivError
 from fedpriv.accounting import ledger
 from fedpriv.config import consistency
 from fedpriv.config.plan import Plan, make_plan
-from fedpriv.config.reading import read_run
+from fedpriv.config.reading import read_run, require_run
 from fedpriv.config.schema import Config
-from fedpriv.federated.stop_reason import StopReason
+from fedpriv.federated.stop_reason import StopReason, end_line
 from fedpriv.flower.enrolment import of_environment
 from fedpriv.flower.grid_engine import GridEngine
 from fedpriv.flower.secure_parties import secured_over
@@ -93,11 +93,11 @@ def _run(grid: Grid, config: Config) -> None:
     try:
         result = execute(plan, gathering, folder, _print, resumed)
     except (EngineError, ProtocolError):
-        _report(f"stopped: {StopReason.FAILED}{_spent(folder, plan)}; results are in {folder.path}")
+        _report(end_line(StopReason.FAILED, f"{_spent(folder, plan)}; results are in {folder.path}"))
         raise
     with contextlib.suppress(EngineError):  # the run is over, and its results are there
         engine.note_ledgers()
-    _report(f"stopped: {result.stopped}; results are in {folder.path}")
+    _report(end_line(result.stopped, f"; results are in {folder.path}"))
 
 
 def _continued(config: Config) -> tuple[Plan, Checkpoint]:
@@ -106,9 +106,9 @@ def _continued(config: Config) -> tuple[Plan, Checkpoint]:
     Raises ArgumentError if it had other settings or cannot be continued, and LedgerError if it still goes on.
     """
     folder = Path(config.out)
-    if not (config.out and (folder / "config.toml").is_file()):
-        hint = "it needs a config.toml"
-        raise validation.fail("out", config.out, "be the folder of the run that this one continues", hint)
+    if not config.out:
+        raise validation.fail("out", config.out, "be the folder of the run that this one continues")
+    require_run("out", folder, "be the folder of the run that this one continues")
     before = Config.parse(read_run(folder))
     # The nodes make their plans from this run's settings.
     plan = make_plan(config.changed(continues="", out=before.out, overwrite=before.overwrite))

@@ -40,7 +40,7 @@ from fedpriv.data.features import with_features
 from fedpriv.data.inputs import examples_of
 from fedpriv.federated.worker import Worker
 from fedpriv.flower.error_masking import error_reply
-from fedpriv.flower.serialization import MessageError, read_vector
+from fedpriv.flower.serialization import APP_FLOATS, only_record, read_vector
 from fedpriv.flower.silo_serialization import read_memories, write_memories
 from fedpriv.node.ledger import NodeLedger
 from fedpriv.node.silo import SiloWorker, TrainRequest, round_events
@@ -49,7 +49,6 @@ from fedpriv.rng import Key
 
 _log = logging.getLogger(__name__)
 
-_FLOATS = frozenset({"float16", "float32", "float64"})
 _ROUND = "fedpriv-rounds"  # where a node counts the rounds that it answered
 _SILO = 0  # the number of a silo that knows of no other
 _SET = {"level": "client", "unit": "example", "clients": 1, "engine": "in-process"}
@@ -145,8 +144,8 @@ class Silo:
             return error_reply(message, error)
 
     def _answer(self, message: Message) -> Message:
-        key, sent = _only_record(message.content)
-        params = self._layout.join({name: read_vector(sent, name, _FLOATS) for name in self._layout.names})
+        key, sent = only_record(message.content)
+        params = self._layout.join({name: read_vector(sent, name, APP_FLOATS) for name in self._layout.names})
         number = self._number(message.content)
         trained = self._layout.split(params.float() + self._change(params.float(), number))
         back = {
@@ -224,14 +223,6 @@ def _outputs(model: nn.Module, x: Any) -> int:
     """How many numbers the model gives for an example x (1, ...)."""
     with torch.no_grad():
         return int(model(torch.as_tensor(x).float()).shape[-1])
-
-
-def _only_record(content: RecordDict) -> tuple[str, ArrayRecord]:
-    """(name, arrays) of the message's model. Raises MessageError unless it has exactly one ArrayRecord."""
-    found: list[tuple[str, ArrayRecord]] = list(content.array_records.items())
-    if len(found) != 1:
-        raise MessageError(f"a train message has {len(found)} ArrayRecords; it must have one, the model")
-    return found[0]
 
 
 def _limit(epsilon: float | None, delta: float | None) -> Budget | None:

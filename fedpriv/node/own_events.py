@@ -19,7 +19,7 @@ from fedpriv.federated.engine import SumRequest
 from fedpriv.node.policy import RefusedError
 from fedpriv.optimizers import PlannedRelease
 
-_TOLERANCE = 1e-6  # the largest relative difference between two machines' calibrations of one plan
+TOLERANCE = 1e-6  # the largest relative difference between two machines' calibrations of one plan
 
 
 def same_events(events: Sequence[Event], planned: Sequence[Event]) -> bool:
@@ -30,7 +30,7 @@ def same_events(events: Sequence[Event], planned: Sequence[Event]) -> bool:
     return all(
         event == own
         or (
-            math.isclose(event.noise_multiplier, own.noise_multiplier, rel_tol=_TOLERANCE)
+            math.isclose(event.noise_multiplier, own.noise_multiplier, rel_tol=TOLERANCE)
             and replace(event, noise_multiplier=own.noise_multiplier) == own
         )
         for event, own in pairs
@@ -50,7 +50,7 @@ def enforce_plan(plan: Plan, request: SumRequest, colluders: int = 0) -> tuple[S
     wanted = (query.relative_noise, query.rate_factor)
     for planned in mechanism.planned:
         own = (planned.relative_noise, planned.rate_factor)
-        if all(math.isclose(a, b, rel_tol=_TOLERANCE) for a, b in zip(wanted, own, strict=True)):
+        if all(math.isclose(a, b, rel_tol=TOLERANCE) for a, b in zip(wanted, own, strict=True)):
             break
     else:
         raise RefusedError("the plan has no release with this relative noise and cohort")
@@ -59,7 +59,7 @@ def enforce_plan(plan: Plan, request: SumRequest, colluders: int = 0) -> tuple[S
     assert stds is not None
     asked = request.party_stds or ()
     if len(asked) != len(stds) or not all(
-        math.isclose(a, b, rel_tol=_TOLERANCE) for a, b in zip(asked, stds, strict=True)
+        math.isclose(a, b, rel_tol=TOLERANCE) for a, b in zip(asked, stds, strict=True)
     ):
         raise RefusedError("the request's noise differs from the noise that the plan has this party add")
     return replace(request, party_stds=stds), answered(plan, planned, colluders)

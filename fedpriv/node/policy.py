@@ -146,7 +146,7 @@ def as_taken(run: Mapping[str, Any], node: Mapping[str, Any]) -> dict[str, Any]:
                     f"the run's {key} names a file; a node that owns its data reads no file that a run names"
                 )
         accepted = str(node.get("accept-code", "")).split()
-        for key in ("model", "dataset", "loss", "optimizer"):
+        for key in user_code.SETTINGS:
             if user_code.named(used.get(key)) and used[key] not in accepted:
                 raise RefusedError(
                     f"the run's {key} is code, {used[key]}; a node that owns its data runs it only if its "

@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol, get_args
 
 from fedpriv._internal import validation
 
@@ -197,7 +197,8 @@ class PerEpoch:
         return self.base(step // self.length)
 
 
-ANNEALING = ("constant", "linear", "cosine")
+Annealing = Literal["constant", "linear", "cosine"]
+ANNEALING: tuple[Annealing, ...] = get_args(Annealing)
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 from fedpriv._internal.settings import Scalar, Settings, needs, setting
 from fedpriv.optimizers.adaptive_clipping import AdaptiveClippingSettings
@@ -11,6 +11,7 @@ from fedpriv.optimizers.automatic_clipping import AutomaticClippingSettings
 from fedpriv.optimizers.averaging import AveragingSettings
 from fedpriv.optimizers.per_layer import PerLayerSettings
 from fedpriv.optimizers.regularised import RegulariserSettings
+from fedpriv.optimizers.schedules import Annealing
 
 
 class CommonSettings(Settings):
@@ -25,7 +26,7 @@ class CommonSettings(Settings):
         ge=0,
         filled=True,
     )
-    learning_rate_schedule: Literal["constant", "linear", "cosine"] = setting(
+    learning_rate_schedule: Annealing = setting(
         "constant", "how the step size of a textbook rule falls over the run"
     )
     learning_rate_end: float = setting(

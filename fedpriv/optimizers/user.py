@@ -29,7 +29,7 @@ from fedpriv.optimizers.settings import CommonSettings
 if TYPE_CHECKING:
     from fedpriv.optimizers.base import PrivateOptimizer
 
-_COMMON = set(CommonSettings.fields()) - {"optimizer"}
+_COMMON = set(CommonSettings.fields())
 _LONGEST = 200  # characters of a setting in a report
 _PARTS = ("init", "query", "update", "planned")
 

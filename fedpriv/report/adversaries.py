@@ -47,6 +47,22 @@ def described(against: str, unit: str) -> str:
     return _DESCRIPTIONS.get(against, against).replace("{unit}", unit.partition(":")[0])
 
 
+def by_method(view: Mapping[str, Any], method: str) -> Mapping[str, Any]:
+    """A view's epsilon by this method, or by the first that supports this view."""
+    cells: Mapping[str, Mapping[str, Any]] = view["epsilon"]
+    own = cells.get(method, {})
+    return own if "epsilon" in own else next(cell for cell in cells.values() if "epsilon" in cell)
+
+
+def server_and_models(views: Sequence[Mapping[str, Any]], method: str) -> tuple[float | None, float | None]:
+    """Epsilon against the server and against who sees the models; None where there is no such view."""
+    found = {view["against"]: float(by_method(view, method)["epsilon"]) for view in views}
+    if _OTHER_SILOS in found:  # against all of them at once
+        return found[_OTHER_SILOS], found[_OTHER_SILOS]
+    server = next((found[against] for against in (_SERVER, _MESSAGES, _SUM) if against in found), None)
+    return server, found.get(_MODELS)
+
+
 def all_methods(events: Sequence[Event], delta: float, enforced: str) -> Table:
     """Epsilon of the events at ``delta`` by each reported method and ``enforced``, or why it refuses them."""
     return _table(lambda method: epsilon(events, delta, method), enforced)

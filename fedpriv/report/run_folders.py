@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 from fedpriv._internal import validation
+from fedpriv.config.reading import holds_run
 
 # The files of a sweep; beside them lie its cells' folders, and the one of its candidates' runs.
 SWEEP, TUNING, TABLE, CANDIDATES = "sweep.json", "tuning.json", "results.csv", "tuning"
@@ -21,7 +22,7 @@ def run_folders(folder: Path) -> list[Path]:
     """
     if not folder.is_dir():
         raise validation.fail("FOLDER", str(folder), "be an existing folder")
-    if _holds_run(folder):
+    if holds_run(folder):
         return [folder]
     found, left_out = _search(folder)
     if not found:
@@ -35,7 +36,7 @@ def run_folders(folder: Path) -> list[Path]:
 
 def only_candidates(folder: Path) -> list[Path]:
     """The folders of candidates' runs, where the folder holds no other runs."""
-    if not folder.is_dir() or _holds_run(folder):
+    if not folder.is_dir() or holds_run(folder):
         return []
     found, left_out = _search(folder)
     return [] if found else left_out
@@ -48,7 +49,7 @@ def _search(folder: Path) -> tuple[list[Path], list[Path]]:
         if SWEEP in files and CANDIDATES in names:
             names.remove(CANDIDATES)
             left_out.append(Path(where, CANDIDATES))
-        runs = [name for name in sorted(names) if _holds_run(Path(where, name))]
+        runs = [name for name in sorted(names) if holds_run(Path(where, name))]
         found += [Path(where, name) for name in runs]
         names[:] = sorted(set(names) - set(runs))  # os.walk enters only these
     return found, left_out
@@ -57,7 +58,3 @@ def _search(folder: Path) -> tuple[list[Path], list[Path]]:
 def _fails(error: OSError) -> None:
     """Raise the error: an unreadable folder may contain runs."""
     raise error
-
-
-def _holds_run(folder: Path) -> bool:
-    return (folder / "config.toml").is_file()

@@ -30,7 +30,7 @@ from fedpriv._internal.version import __version__
 from fedpriv.accounting.head import Head, HeadFile, head_path, read_head
 from fedpriv.accounting.record import parse, require_reaches
 from fedpriv.config.builders import make_model, make_source
-from fedpriv.config.reading import read_run
+from fedpriv.config.reading import read_run, require_run
 from fedpriv.config.schema import Config
 from fedpriv.data import MissingDataError
 from fedpriv.federated.stop_reason import StopReason
@@ -182,8 +182,7 @@ class Result:
         with validation.python_names([], []):
             target = RunFolder.create(folder, overwrite)
         note = remark(self.config)
-        target.write("config.toml", (f"# {note}\n" if note else "") + self.config.toml())
-        target.write("metrics.jsonl", "".join(json.dumps(record) + "\n" for record in self.metrics))
+        target.begin(self.config, note, self.metrics)
         target.write("ledger.jsonl", self.ledger)
         if self.ledger:
             path = target.path / "ledger.jsonl"
@@ -237,10 +236,7 @@ def load_result(folder: str | Path) -> Result:
     run, or one that has not ended or whose files are damaged.
     """
     path = Path(folder)
-    if not (path / "config.toml").is_file():
-        missing = "it is a file" if path.exists() else "there is no such folder"
-        hint = "it has no config.toml" if path.is_dir() else missing
-        raise validation.fail("folder", str(folder), "be the output folder of a run", hint)
+    require_run("folder", path)
     config = Config.parse(read_run(path))
     if not (path / "report.json").is_file():
         hint = f"it has no report.json; {resume_hint(path, config)}"
@@ -279,7 +275,7 @@ def _trained(folder: Path, config: Config) -> TrainedModel:
         about = file.metadata() or {}
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     if "trained" not in about:
-        return _of_0_1_0(folder, config, tensors)
+        return _of_0_1_0(config, tensors)
     order = tuple(read_json(about["trained"]))
     if "inputs" not in about:  # the arrays of a Flower app, whose model only the app can build
         return TrainedModel(tensors, order)
@@ -289,7 +285,7 @@ def _trained(folder: Path, config: Config) -> TrainedModel:
     return TrainedModel(tensors, order, inputs, build)
 
 
-def _of_0_1_0(folder: Path, config: Config, tensors: Mapping[str, Tensor]) -> TrainedModel:
+def _of_0_1_0(config: Config, tensors: Mapping[str, Tensor]) -> TrainedModel:
     """A model that version 0.1.0 wrote: its file has the trained parameters alone, and not their order."""
 
     def build() -> nn.Module:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from fedpriv._internal.files import atomic, naming, unwritable
 from fedpriv.accounting import ledger as ledgers
 from fedpriv.accounting.head import SUFFIX
 from fedpriv.accounting.record import parse
+from fedpriv.config.schema import Config
 from fedpriv.runs import checkpoints
 from fedpriv.tasks.metrics import counted
 
@@ -100,6 +101,13 @@ class RunFolder:
             for ledger in folder.glob(pattern):
                 ledgers.require_unused(ledger)
         return folder
+
+    def begin(self, config: Config, note: str | None, metrics: Iterable[Mapping[str, Any]]) -> None:
+        """Write the settings, with a note if there is one, and the metrics by now; no report is left."""
+        for name in checkpoints.REPORTS:  # of the run until it was resumed: they say less than is spent
+            (self.path / name).unlink(missing_ok=True)
+        self.write("config.toml", (f"# {note}\n" if note else "") + config.toml())
+        self.write("metrics.jsonl", "".join(json.dumps(record) + "\n" for record in metrics))
 
     def write(self, name: str, content: bytes | str) -> None:
         """Write a file atomically: the old one or the whole new one, never a part."""

@@ -6,7 +6,6 @@ can be resumed (:mod:`fedpriv.runs.checkpoints`).
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
@@ -160,11 +159,7 @@ class _Job:
             if self.silos is not None:
                 self.silos.update(self.silos_before)
         if self.folder is not None:
-            for name in checkpoints.REPORTS:  # of the run until it was resumed: they say less than is spent
-                (self.folder.path / name).unlink(missing_ok=True)
-            note = remark(self.plan.config)
-            self.folder.write("config.toml", (f"# {note}\n" if note else "") + self.plan.config.toml())
-            self.folder.write("metrics.jsonl", "".join(json.dumps(record) + "\n" for record in self.metrics))
+            self.folder.begin(self.plan.config, remark(self.plan.config), self.metrics)
             self._save_state()
 
     def _start(self) -> State:

@@ -24,6 +24,7 @@ from fedpriv.auditing import auditor
 from fedpriv.auditing.finding import Finding
 from fedpriv.config import centralised
 from fedpriv.config.plan import make_plan
+from fedpriv.config.reading import require_run
 from fedpriv.config.schema import Config, values_of_settings
 from fedpriv.data import Source
 from fedpriv.data.inputs import as_source
@@ -42,8 +43,6 @@ Progress = bool | Callable[[Status], None] | None
 Model = nn.Module | Callable[..., nn.Module] | str
 Optimizer = PrivateOptimizer | type[PrivateOptimizer] | str
 Settings = Config | Mapping[str, Any]
-
-_OBJECTS = ("dataset", "model", "loss", "optimizer")
 
 
 def simulate(
@@ -136,10 +135,7 @@ def resume(
     if "dataset" in objects:
         objects["dataset"] = as_source(objects["dataset"])
     with validation.python_names(Config.keys(), values_of_settings()), user_code.objects(objects):
-        if not (path / "config.toml").is_file():
-            raise validation.fail(
-                "folder", str(folder), "be the output folder of a run", "no config.toml is in it"
-            )
+        require_run("folder", path)
         plan, checkpoint, checked = run.resumed(path)
         with _showing(progress) as show:
             result = execute(plan, run.make_engine(plan.config), RunFolder(path), show, checkpoint, callbacks)
@@ -306,7 +302,11 @@ def _prepared(
         base = settings.table() if isinstance(settings, Config) else by_key(settings or {})
         values = base | by_key({key: _plain(value) for key, value in changes.items()})
         values |= {key: value for key, value in given.items() if value is not None}
-        objects = {key: values[key] for key in _OBJECTS if key in values and not isinstance(values[key], str)}
+        objects = {
+            key: values[key]
+            for key in user_code.SETTINGS
+            if key in values and not isinstance(values[key], str)
+        }
         for key in ("model", "loss"):
             if key in objects and not callable(objects[key]):
                 made = ", a torch module or a function that makes one" if key == "model" else " or a function"

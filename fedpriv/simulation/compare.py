@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import cycle
@@ -30,6 +30,7 @@ from fedpriv.config.schema import Config
 from fedpriv.mechanism.placement import PLACEMENTS, Central, Distributed, DistributedSettings, LocalSettings
 from fedpriv.mechanism.placement.distributed import SECURE
 from fedpriv.mechanism.sampling import SAMPLERS
+from fedpriv.report.adversaries import by_method, server_and_models
 from fedpriv.report.notices import NOT_PRIVATE, remark, unprotected
 from fedpriv.report.pictures.methods import accuracy_of_guessing
 from fedpriv.report.pictures.points import interval
@@ -41,6 +42,7 @@ from fedpriv.tasks.metrics import Metric, counted, scores, shown
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+SERVER, MODELS = "epsilon against the server", "epsilon against who sees the models"  # of a row
 SILOS = "client"  # the client level: silos add all the noise to steps of their own
 COMPARED = (*PLACEMENTS, SILOS, SECURE)
 _STYLES = dict(zip(COMPARED, cycle(plotting.STYLES), strict=False))
@@ -75,6 +77,7 @@ class Row:
 
     def json(self) -> dict[str, Any]:
         """The row as report data."""
+        server, models = server_and_models(self._views, self.plan.config.accounting)
         final = scores(self.result.metrics[-1] if self.result.metrics else {})
         several: dict[str, Any] = {}
         if len(self.results) > 1:
@@ -87,34 +90,22 @@ class Row:
             "neighbours": self.result.report["privacy"]["relation"] if self.plan.budget else None,
             **final,
             **several,
-            "epsilon against the server": self._view("the server"),
-            "epsilon against who sees the models": self._view("who sees the released models"),
+            SERVER: server,
+            MODELS: models,
             "epsilon is": self._kind(),
             "stopped": self.result.stopped,
             "remark": self.result.report["remark"],
         }
 
-    def _view(self, against: str) -> float | None:
-        for view in self.result.report["privacy"]["views"]:
-            # At the client level the first view is against all of them at once.
-            if self.plan.by_silo or view["against"].startswith(against):
-                return float(answered(view, self.plan.config.accounting)["epsilon"])
-        return None
+    @property
+    def _views(self) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = self.result.report["privacy"]["views"]
+        return found
 
     def _kind(self) -> str | None:
         """A bound or an estimate; an estimate where any of the row's is."""
-        kinds = {
-            answered(view, self.plan.config.accounting)["kind"]
-            for view in self.result.report["privacy"]["views"]
-        }
+        kinds = {by_method(view, self.plan.config.accounting)["kind"] for view in self._views}
         return "estimate" if "estimate" in kinds else next(iter(kinds), None)
-
-
-def answered(view: Mapping[str, Any], accounting: str) -> Mapping[str, Any]:
-    """A view's epsilon by the budget's method, or by the first that supports this view."""
-    cells: Mapping[str, Mapping[str, Any]] = view["epsilon"]
-    own = cells.get(accounting, {})
-    return own if "epsilon" in own else next(cell for cell in cells.values() if "epsilon" in cell)
 
 
 def plans(config: Config, placements: Sequence[str] = tuple(PLACEMENTS)) -> list[Plan]:
@@ -299,8 +290,7 @@ def _together(events: tuple[Event, ...], delta: float) -> float:
 def header(rows: Sequence[Row]) -> tuple[str, ...]:
     """The header of a table of these rows; all have one task, and so one measure."""
     measure = shown(next((row.json() for row in rows if row.result.metrics), {}))
-    views = ("epsilon against the server", "epsilon against who sees the models")
-    return ("placement", "defends against", "neighbours", f"test {measure.words}", *views)
+    return ("placement", "defends against", "neighbours", f"test {measure.words}", SERVER, MODELS)
 
 
 def cells(row: Row) -> list[str]:
@@ -310,8 +300,7 @@ def cells(row: Row) -> list[str]:
     score = measure.text(data[measure.key]) if measure.key in data else ""
     if len(row.results) > 1 and measure.key in row.spread:
         score += f" +- {measure.text(row.spread[measure.key][1])}"
-    views = ("the server", "who sees the models")
-    epsilons = [_cell(data[f"epsilon against {key}"], data["epsilon is"]) for key in views]
+    epsilons = [_cell(data[key], data["epsilon is"]) for key in (SERVER, MODELS)]
     name = row.placement if row.plan.budget else f"{row.placement} (NOT PRIVATE)"
     return [name, data["defends against"], data["neighbours"] or "", score, *epsilons]
 

@@ -21,11 +21,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fedpriv.config.plan import Plan
-from fedpriv.report.adversaries import views
+from fedpriv.report.adversaries import server_and_models, views
 from fedpriv.report.notices import remark
 from fedpriv.simulation import compare
+from fedpriv.simulation.compare import MODELS, SERVER
 
-SERVER, MODELS = "epsilon against the server", "epsilon against who sees the models"
 MEAN = "noise on the mean"
 _NOISE = ("noise of a message", MEAN)
 HEADER = ("placement", "defends against", "neighbours", *_NOISE, SERVER, MODELS)
@@ -54,15 +54,7 @@ def _row(plan: Plan) -> dict[str, Any]:
     events = plan.events
     found["neighbours"] = events[0].relation.value
     by_silo = {"silo": tuple(events)} if plan.by_silo else None
-    for view in views(plan, events, by_silo):
-        epsilon = compare.answered(view, plan.config.accounting)["epsilon"]
-        if plan.by_silo:
-            found[SERVER] = found[MODELS] = epsilon
-            break
-        if view["against"].startswith("the server"):
-            found[SERVER] = epsilon
-        if view["against"].startswith("who sees the released models"):
-            found[MODELS] = epsilon
+    found[SERVER], found[MODELS] = server_and_models(views(plan, events, by_silo), plan.config.accounting)
     if not plan.by_silo:
         found |= noise(plan)
     return found

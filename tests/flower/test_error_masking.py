@@ -67,7 +67,7 @@ def test_nothing_is_logged_unless_the_node_asks_for_it(
         leaky(message, node_context(1, 1, {}))
         refusing(message, node_context(1, 1, {}))
     assert caplog.text == ""
-    with caplog.at_level("DEBUG", logger="fedpriv.config.builders"):
+    with caplog.at_level("DEBUG", logger="fedpriv.flower.error_masking"):
         leaky(message, node_context(1, 1, {}))
     assert echo.SECRET in caplog.text
 

@@ -405,7 +405,7 @@ def test_the_log_says_nothing_of_who_took_part(tmp_path: Path, caplog: pytest.Lo
         ({"clients": 5}, "population is the number of clients"),
         ({"clip_nrm": 5}, "there is no argument"),
         ({"optimizer": "adadps"}, "do without public examples"),
-        ({"optimizer": 3}, "have the methods of a private optimizer"),
+        ({"optimizer": 3}, "have the methods init, query, update, planned"),
         ({"client_metrics": "all"}, "client_metrics is 'all'"),
         ({"strategy": Krum()}, "strategy is 'Krum'"),
         ({"strategy": FedMedian()}, "strategy is 'FedMedian'"),

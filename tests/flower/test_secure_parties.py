@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import re
+import weakref
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -85,7 +87,7 @@ class Forging(InProcessGrid):
 def exchange_of(message: Message) -> Exchange | None:
     if message.metadata.message_type != EXCHANGE:
         return None
-    return Exchange(int(message.content["session"]["exchange"]))  # type: ignore[arg-type]
+    return Exchange(int(message.content["session"]["exchange"]))
 
 
 def engine_over(grid: HostedGrid, config: Config, strict: bool | None = None) -> Any:
@@ -415,6 +417,19 @@ def owners(config: Config, folder: Path, **more: object) -> list[dict[str, Any]]
         limits = {"epsilon-limit": 50.0, "delta-limit": 1e-3}
         nodes.append(node | keys_of(identities, place, folder) | limits | more)
     return nodes
+
+
+def test_forgotten_runs_leave_keys_and_no_data(tmp_path: Path) -> None:
+    config = small(**OWNED)
+    node = owners(config, tmp_path)[0]
+    items = tuple(tuple(sorted(each.items())) for each in (config.table(), node))
+    parties = _secure_parties(*items, 7)
+    worker = weakref.ref(client_app._side(*items))
+    assert worker() is not None
+    client_app.forget_runs()
+    gc.collect()
+    assert worker() is None
+    assert _secure_parties(*items, 7) is parties
 
 
 def owned_run(config: Config, nodes: list[dict[str, Any]]) -> Any:

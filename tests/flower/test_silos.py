@@ -672,7 +672,7 @@ def test_a_wrong_file_size_is_in_the_nodes_own_log(
     with caplog.at_level("INFO"):
         assert ready(config, **{"data-file": str(own_file)}) == "ready"
     assert [
-        record.getMessage() for record in caplog.records if record.name == "fedpriv.config.builders"
+        record.getMessage() for record in caplog.records if record.name == "fedpriv.flower.client_app"
     ] == said
 
 
@@ -694,7 +694,7 @@ def test_ignored_examples_are_reported_only_in_the_nodes_own_log(
     own = {"data-file": str(own_file)}
     with caplog.at_level("INFO"):
         assert ready(config, **own) == "ready"
-    (line,) = (record.getMessage() for record in caplog.records if record.name == "fedpriv.config.builders")
+    (line,) = (record.getMessage() for record in caplog.records if record.name == "fedpriv.flower.client_app")
     assert line.startswith(
         f"data-file: {outside} of this file's 40 examples are ignored: they have a label, "
     )

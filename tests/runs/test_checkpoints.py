@@ -433,13 +433,13 @@ def test_folders_without_a_run_are_named_as_what_they_are(
         return result.stderr.removeprefix(start).removesuffix(")\n")
 
     Path("file").touch()
-    for run in ("compared/central", "compared/local", "runs/1", "runs/2"):
+    for run in ("compared/central", "compared/local", *(f"runs/{n}" for n in range(1, 6))):
         Path(run).mkdir(parents=True)
         Path(run, "config.toml").touch()
     assert told("nowhere") == "there is no such folder"
     assert told("file") == "it is a file"
-    assert told("compared") == "it holds a comparison: give one of its folders central, local"
-    assert told("runs") == "it holds several runs: give the folder of one, such as runs/2"
+    assert told("compared") == "it holds central, local: give the folder of one run"
+    assert told("runs") == "it holds several runs: give the folder of one, such as runs/5"
     assert told(".") == "no config.toml is in it"
 
 

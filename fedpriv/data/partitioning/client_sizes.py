@@ -9,7 +9,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, get_args
 
 from fedpriv._internal import validation
 from fedpriv._internal.lazy import numpy as np
@@ -21,7 +21,10 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 _SIZE = -1  # a hash column that no label or position uses, so that sizes are independent of other draws
-KINDS = ("equal", "lognormal", "uniform")
+Kind = Literal["equal", "lognormal", "uniform"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+_SPREAD = 0.5  # the standard deviation of the logarithm of lognormal sizes
+_CAP = 10  # means: no client has more examples, a public bound
 
 
 @dataclass(frozen=True)
@@ -29,31 +32,25 @@ class Sizes:
     """A distribution of client sizes.
 
     Attributes:
-        kind: "equal"; "lognormal": mean * exp(spread Z - spread^2 / 2), Z standard normal; or
+        kind: "equal"; "lognormal": mean * exp(Z / 2 - 1/8), Z standard normal, at most 10 times the mean; or
             "uniform" over 1..2 mean - 1.
-        mean: the mean number of examples of a client, before the cap; ignored if a finite data set is
+        mean: the mean number of examples of a client, before the limit; ignored if a finite data set is
             divided.
-        spread: the standard deviation of the log size (lognormal).
-        cap: no client has more than ``cap * mean`` examples (a public bound).
 
-    Raises ArgumentError for an unknown kind, mean < 1, spread <= 0 or cap < 1.
+    Raises ArgumentError for an unknown kind or mean < 1.
     """
 
     kind: str = "equal"
     mean: int = 1
-    spread: float = 0.5
-    cap: int = 10
 
     def __post_init__(self) -> None:
         validation.choice("client-sizes", self.kind, KINDS)
         validation.integer("examples-per-client", self.mean, 1)
-        validation.finite_positive("spread", self.spread)
-        validation.integer("cap", self.cap, 1)
 
     @property
     def most(self) -> int:
         """A public bound on the size of any client."""
-        return {"equal": 1, "lognormal": self.cap, "uniform": 2}[self.kind] * self.mean
+        return {"equal": 1, "lognormal": _CAP, "uniform": 2}[self.kind] * self.mean
 
     def _relative(self, seed: int, client: Indices) -> npt.NDArray[np.float64]:
         if self.kind == "equal":
@@ -61,8 +58,8 @@ class Sizes:
         u = uniform(seed, client, np.full(len(client), _SIZE))
         if self.kind == "uniform":
             return 2 * u
-        drawn: npt.NDArray[np.float64] = np.exp(self.spread * scipy.special.ndtri(u) - self.spread**2 / 2)
-        return np.minimum(drawn, self.cap)
+        drawn: npt.NDArray[np.float64] = np.exp(_SPREAD * scipy.special.ndtri(u) - _SPREAD**2 / 2)
+        return np.minimum(drawn, _CAP)
 
     def of(self, seed: int, client: Indices) -> Indices:
         """Sizes (k,), between 1 and ``most``, of the clients ``client`` (k,) of an infinite source."""

@@ -11,13 +11,14 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from fedpriv._internal import validation
 from fedpriv._internal.settings import Scalar, by_key
 
 TUNING_PART = "test-part"
-_SEARCHES = ("grid", "halving")
+_Search = Literal["grid", "halving"]
+_SEARCHES: tuple[_Search, ...] = get_args(_Search)
 _RANGE = {"from", "to", "values"}
 # What a method is, or what its epsilon means: a search over these would compare other things.
 _NO_CANDIDATES = (
@@ -37,7 +38,7 @@ class Tuning:
     """
 
     axes: Mapping[str, Sequence[Scalar]]
-    search: Literal["grid", "halving"] = "grid"
+    search: _Search = "grid"
     private_selection: bool = False
 
     @property

@@ -132,7 +132,7 @@ def read(source: str | Path | Mapping[str, Any]) -> Definition:
     if not isinstance(found, list) or not all(isinstance(one, Mapping) for one in found):
         raise validation.fail("override", found, "be tables", "write [[override]] with two brackets")
     tuning = _tuning(table["tune"], settings, grid) if "tune" in table else None
-    overrides = tuple(_override(one, settings, {**grid, **(tuning.axes if tuning else {})}) for one in found)
+    overrides = tuple(_override(one, {**grid, **(tuning.axes if tuning else {})}) for one in found)
     if tuning and any(TUNING_PART in override.settings for override in overrides):
         raise validation.ArgumentError(f"an [[override]] sets {TUNING_PART}, which [tune] decides")
     return Definition(settings, grid, overrides, tuning)
@@ -172,7 +172,7 @@ def _grid(table: Any, part: str = "[grid]") -> dict[str, list[Scalar]]:
     return {key: list(values) for key, values in grid.items()}
 
 
-def _override(table: Mapping[str, Any], settings: Mapping[str, Scalar], grid: Mapping[str, Any]) -> Override:
+def _override(table: Mapping[str, Any], grid: Mapping[str, Any]) -> Override:
     """One [[override]]. Raises ArgumentError where it cannot match, or changes an axis."""
     if "when" not in table:
         raise validation.ArgumentError(

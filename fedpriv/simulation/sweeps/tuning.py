@@ -122,7 +122,7 @@ class Search:
 
     def __init__(self, definition: Definition) -> None:
         assert definition.tuning is not None
-        self._definition, self._tuning = definition, definition.tuning
+        self._tuning = definition.tuning
         self._base = max(plans.seeds(definition)) + 1
         grid = {key: values for key, values in definition.grid.items() if key != "seed"}
         self._without_seed = replace(definition, grid=grid, tuning=None)

@@ -17,7 +17,7 @@ from fedpriv.data.partitioning.client_sizes import KINDS, Sizes
     seed=st.integers(0, 10**6),
 )
 def test_shares_add_up_and_every_client_has_an_example(kind, clients, extra, seed):
-    shares = Sizes(kind, spread=1.5).shares(clients + extra, clients, seed)
+    shares = Sizes(kind).shares(clients + extra, clients, seed)
     assert shares.sum() == clients + extra
     assert shares.min() >= 1
     if kind == "equal":
@@ -47,8 +47,8 @@ def test_mean(kind):
 
 def test_lognormal_has_its_spread():
     """Standard error of a standard deviation is s / sqrt(2 n) = 0.35 %; 6 of them."""
-    got = Sizes("lognormal", 10_000, spread=0.4).of(0, np.arange(40_000))
-    assert np.log(got).std() == pytest.approx(0.4, rel=0.022)
+    got = Sizes("lognormal", 10_000).of(0, np.arange(40_000))
+    assert np.log(got).std() == pytest.approx(0.5, rel=0.022)
 
 
 def test_seeds_differ():
