@@ -34,7 +34,7 @@ class Account:
         delta: the delta of all epsilons.
         guarantees: {method: guarantee} for the methods that support the schedule.
         unsupported: {method: reason} for the other methods.
-        assumptions: what must hold for the total of several ledgers, in sentences.
+        assumptions: what must hold for the total of ledgers, in sentences.
         notes: what to know about the ledgers, in sentences.
     """
 

@@ -41,6 +41,8 @@ FILTERS = ("rdp", "zcdp")
 class Filter:
     """Charges adaptively chosen events. A charge is accepted completely or not at all.
 
+    Events with groups are of one division of the units: a unit has the same group in all of them.
+
     Attributes:
         adaptive: true. See :class:`fedpriv.accounting.accountant.BudgetGate`.
     """

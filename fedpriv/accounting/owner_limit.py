@@ -27,6 +27,8 @@ def share(limit: Budget, events: Sequence[Event]) -> float:
     truncated cohorts: if each release moves by its total-variation distance, the divergence moves by at most
     (1 + e^epsilon) times the sum of these distances.
 
+    Groups of cyclic cohorts do not compose in parallel here: a unit may be in another group of each run.
+
     The limit always holds for one example (or client) added or removed, whatever the relation of the events.
     Otherwise whoever chooses the runs would also choose the neighbours. A replaced example is one removed and
     one added. Only events with a fixed cohort size keep replace-one, since neighbours share that size.
@@ -35,7 +37,7 @@ def share(limit: Budget, events: Sequence[Event]) -> float:
 
     Raises UnsupportedEvent for events that the filter does not support.
     """
-    events = [replace(event, count=count) for event, count in tally(events).items()]
+    events = [replace(event, count=count, groups=1, group=0) for event, count in tally(events).items()]
     distance = math.fsum(event.count * event.truncation for event in events)
     truncation_share = distance * (1 + math.exp(min(limit.epsilon, 700.0))) / (limit.delta / 2)
     untruncated = [replace(relations.added_or_removed(event), truncation=0.0) for event in events]

@@ -79,7 +79,7 @@ class Total:
     Attributes:
         ledgers: the ledgers.
         events: all their events, under one relation.
-        assumptions: what must hold for the total, in sentences; empty for one ledger.
+        assumptions: what must hold for the total, in sentences.
     """
 
     ledgers: tuple[Replayed, ...]
@@ -164,7 +164,7 @@ def add_up(ledgers: Sequence[Replayed], name: str = "ledger") -> Total:
             name, " and ".join(sorted(units)), "be of one privacy unit", f"account for each alone; {pairs}"
         )
     events = tuple(relations.under_one_relation([event for one in ledgers for event in one.events]))
-    return Total(tuple(ledgers), events, tuple(_assumptions(ledgers, events)) if len(ledgers) > 1 else ())
+    return Total(tuple(ledgers), events, tuple(_assumptions(ledgers, events)))
 
 
 def _unit(ledger: Replayed) -> str | None:
@@ -177,6 +177,8 @@ def _units(ledgers: Sequence[Replayed]) -> set[str]:
 
 
 def _assumptions(ledgers: Sequence[Replayed], events: Sequence[Event]) -> list[str]:
+    if len(ledgers) == 1:
+        return ["the run was not stopped because of its results (else count its full budget)"]
     unit = next(iter(_units(ledgers)), "unit")
     found = [
         f"all runs used the same data: the total is that of one {unit} whose data is in every run",
@@ -185,6 +187,12 @@ def _assumptions(ledgers: Sequence[Replayed], events: Sequence[Event]) -> list[s
         "no run was stopped because of its results (else count its full budget), and none was chosen by the "
         "results of another (only a filter, such as a node's epsilon-limit, bounds such runs)",
     ]
+    local = [local_view.LABEL in one.record.header for one in ledgers]
+    if any(local) and not all(local):
+        found.append(
+            "runs whose clients add all noise count as the server sees them: against who sees the models "
+            "alone the total is smaller, and no lower bound holds"
+        )
     if unknown := [str(one.path) for one in ledgers if _unit(one) is None]:
         found.append(f"the privacy unit, which is not named in {', '.join(unknown)}, is the same in all runs")
     heads = [one.record.head for one in ledgers]

@@ -257,6 +257,8 @@ def _wait(folder: Path, server: Party, started: Started) -> None:
     report = f"its report says {ended.stopped}" if ended.stopped else "it wrote no report"
     number = started.run
     say(f"run {number} ended: Flower says {ended.status}{details}, {report}{epsilon}", bold=True)
+    if ended.resumable:
+        say(f"`fedpriv deploy resume {folder} {number}` goes on with it, if rounds and budget are left")
     if not ended.success:
         raise typer.Exit(1)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
@@ -206,12 +207,21 @@ _SHOWN = 10  # refusals
 
 def _print_status(status: Status) -> None:
     policy = status.policy
-    limit = f"epsilon {policy['epsilon-limit']:g} (delta {policy['delta-limit']:g})"
-    say(
-        f"spent {status.spent:.2%} of {limit}, for one {policy.unit} added or removed; "
-        f"{max(0.0, 1 - status.spent):.2%} is left"
-    )
-    say(f"of this {status.own:.2%} with this node's own noise, {status.on_word:.2%} on the server's word")
+    limit = f"the limit of epsilon {policy['epsilon-limit']:g} (delta {policy['delta-limit']:g})"
+    if math.isinf(status.spent):
+        say(f"{limit} is exceeded, for one {policy.unit} added or removed: no run is answered any more")
+    else:
+        say(
+            f"{status.spent:.2%} of {limit} is used, for one {policy.unit} added or removed; "
+            f"{1 - status.spent:.2%} is left"
+        )
+        own, word = f"{status.own:.2%}", f"{status.on_word:.2%}"
+        say(f"of this {own} with this node's own noise, {word} on the server's word")
+    if status.epsilon is not None:
+        say(
+            f"the charges alone cost epsilon {status.epsilon:.4g} by PLD, if no run was chosen by another's "
+            "results; the shares are of a limit that holds in any case, and no shares of epsilon"
+        )
     if status.runs:
         rows = [[run.run, str(run.own), str(run.on_word)] for run in status.runs]
         print_table(("run", "releases with own noise", "on the server's word"), rows)

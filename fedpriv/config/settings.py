@@ -10,7 +10,7 @@ from fedpriv.config.federation import Partitioning
 from fedpriv.data import loaders
 from fedpriv.data.features import FEATURES, Features
 from fedpriv.data.loaders import DATA_SETS
-from fedpriv.data.partitioning import client_sizes
+from fedpriv.data.partitioning.client_sizes import SizeKind
 from fedpriv.mechanism.placement import PLACEMENTS
 from fedpriv.mechanism.sampling import SAMPLERS
 from fedpriv.mechanism.settings import PartySettings, chosen
@@ -99,7 +99,7 @@ class ModelSettings(Settings):
         ge=1,
         needs=_SEVERAL,
     )
-    client_sizes: client_sizes.Kind = setting(
+    client_sizes: SizeKind = setting(
         "equal",
         "distribution of client sizes in a partition",
         needs=_ASSIGNED,

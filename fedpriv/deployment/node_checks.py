@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import email.utils
 import http.client
+import math
 import os
 import ssl
 import tempfile
@@ -13,11 +14,18 @@ from pathlib import Path
 
 import numpy as np
 
+from fedpriv._internal import user_code
+from fedpriv._internal.validation import FedprivError
+from fedpriv.config.builders import make_source
+from fedpriv.config.schema import Config
+from fedpriv.data import DataError, Source
+from fedpriv.data.client_files import ClientFile
 from fedpriv.deployment import checks, keys
 from fedpriv.deployment.checks import FaultError, Look, State
 from fedpriv.deployment.folders import SERVER, Party
 from fedpriv.node.secure_parties import pinned
 from fedpriv.node.setup import require_set_up
+from fedpriv.node.status import status_of
 from fedpriv.secure_aggregation.threshold import smallest_threshold
 
 _PATIENCE = 10.0  # seconds for a connection
@@ -46,8 +54,21 @@ def _policy(node: Party) -> str:
         text = f"policy.toml says partition {place[0]} of {place[1]}"
         raise FaultError(text, f"the key is enrolled for partition {node.facts['partition']} of {node.nodes}")
     policy.require_code()
+    if math.isinf(_used(node)):
+        remedy = "raise epsilon-limit, or leave the node out: `fedpriv node status` shows the charges"
+        raise FaultError(f"earlier runs exceed epsilon-limit {policy['epsilon-limit']:g}", remedy)
     limits = policy["run-epsilon"], policy["epsilon-limit"], policy["delta-limit"]
     return "epsilon {:g} a run, {:g} in all (delta {:g})".format(*limits)
+
+
+def _used(node: Party) -> float:
+    """The share of the owner's limit that earlier runs used; 0 without a ledger, at which another looks."""
+    if not node.policy.ledger.exists():
+        return 0.0
+    try:
+        return status_of(node.policy).spent
+    except FedprivError:
+        return 0.0  # the look at the ledger says why
 
 
 def _peers(node: Party) -> str:
@@ -137,7 +158,26 @@ def _data(node: Party) -> str:
     except (OSError, ValueError) as error:
         text = f"{path} cannot be read as a NumPy archive ({type(error).__name__})"
         raise FaultError(text, "write it with numpy.savez, without pickled objects") from None
-    return f"{path} can be read"
+    if (like := _data_set(node)) is None:
+        return f"{path} can be read"
+    try:
+        ClientFile(path, like)
+    except DataError as error:
+        raise FaultError(
+            str(error), f"write examples as {like.name} has them: docs/guides/deploy.md"
+        ) from None
+    return f"{path} can be read, as examples of {like.name}"
+
+
+def _data_set(node: Party) -> Source | None:
+    """The data set of all runs that the policy allows; None where it is not one, or not at hand."""
+    names = node.policy.allow.get("dataset", ())
+    if len(names) != 1 or user_code.named(names[0]):
+        return None
+    try:
+        return make_source(Config.parse({"dataset": names[0], "data-folder": node.policy["data-folder"]}))
+    except DataError:
+        return None
 
 
 def _ledger(node: Party, before_start: bool) -> str:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import tempfile
 import threading
@@ -34,7 +35,7 @@ from fedpriv.deployment.folders import Party
 from fedpriv.federated.stop_reason import StopReason, reason_of
 from fedpriv.flower.enrolment import read_enrolment
 from fedpriv.flower.intervals import RUN_GOES_ON, RUN_STATE, SUPERLINK_GONE
-from fedpriv.report.summary import enforced_guarantee
+from fedpriv.report import overview
 from fedpriv.runs import checkpoints
 from fedpriv.runs.run_dir import RunFolder, default_folder
 
@@ -61,7 +62,8 @@ class Ended:
         details: Flower's reason, if it has one.
         stopped: the reason of the run's own report, or "" if it wrote none.
         success: whether the run reached its rounds or its budget.
-        epsilon: what the report states as spent, or None without a report or noise.
+        epsilon: what the report, or else the last evaluation, states as spent; None where nothing does.
+        resumable: whether its folder has what `fedpriv deploy resume` goes on from.
     """
 
     status: str
@@ -69,6 +71,7 @@ class Ended:
     stopped: str
     success: bool
     epsilon: float | None
+    resumable: bool = False
 
 
 def checked(server: Party, settings: Mapping[str, Any], audit: bool = False) -> Config:
@@ -242,15 +245,18 @@ def ended(record: Mapping[str, Any], folder: Path) -> Ended:
     status = str(record["status"])
     reason = checkpoints.stopped(folder)
     success = status == _COMPLETED and reason is not None and reason.complete
-    return Ended(status, str(record.get("status-details", "")), str(reason or ""), success, _epsilon(folder))
+    spent = latest(folder).get("epsilon") if reason is None else _epsilon(folder)
+    resumable = (folder / checkpoints.FILE).is_file() and (reason.resumable if reason else True)
+    details = str(record.get("status-details", ""))
+    return Ended(status, details, str(reason or ""), success, spent, resumable)
 
 
 def _epsilon(folder: Path) -> float | None:
     try:
-        epsilon = enforced_guarantee(read_json((folder / "report.json").read_bytes())).get("epsilon")
+        epsilon = overview.epsilon(read_json((folder / "report.json").read_bytes()))
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    return None if epsilon is None else float(epsilon)
+    return epsilon if math.isfinite(epsilon) else None
 
 
 def folders(server: Party) -> dict[int, Path]:
@@ -311,7 +317,7 @@ def runs_table(server: Party) -> list[dict[str, Any]]:
                 "state": record["status"],
                 "round": last.get("round"),
                 "epsilon": last.get("epsilon"),
-                "folder": str(folder) if folder else None,
+                "folder": str(folder) if folder and folder.is_dir() else None,
             }
         )
     return rows

@@ -56,7 +56,8 @@ class PrivateStrategy(Strategy):  # type: ignore[misc]  # Flower is not followed
     """Differentially private training of any Flower app, with noise that the server or the clients add.
 
     The privacy unit is a client: a Flower node with all its data. Neighbours differ by one client added or
-    removed (``sampler="poisson"``) or replaced (``"fixed-size"``, ``"everyone"``). Epsilon holds against
+    removed (``sampler="poisson"``, ``"everyone"``) or replaced (``"fixed-size"``, and ``"everyone"`` with
+    ``relation="replace-one"``). Epsilon holds against
     everyone who sees the models of all rounds; clients trust the server. With ``placement="local"`` each
     client adds all of the noise and epsilon holds against the server too; with ``"distributed"`` it adds a
     share. Then the app is ``ClientApp(mods=[private_mod])`` (:mod:`fedpriv.flower.noise_mod`).
@@ -127,6 +128,7 @@ class PrivateStrategy(Strategy):  # type: ignore[misc]  # Flower is not followed
             raise validation.fail("client_metrics", client_metrics, allowed, hint)
         self._start_timeout = validation.non_negative("start_timeout", start_timeout)
         self._virtual = virtual_clients
+        self._present: list[int] = []  # nodes that took part in the last release
         if virtual_clients:
             self._require_virtual(strategy)
         if resume and folder is None:
@@ -377,8 +379,15 @@ class PrivateStrategy(Strategy):  # type: ignore[misc]  # Flower is not followed
         return RunFolder.create(self._folder or default_folder(), self._overwrite)
 
     def _clients(self, grid: Grid) -> Sequence[int]:
-        """The connected nodes by number; which number a node has does not depend on any data."""
-        return sorted(grid.get_node_ids())[: self.population]
+        """The connected nodes that take part, at most N; which number a node has depends on no data.
+
+        A node that comes later takes no place of a connected one, so that nobody displaces another.
+        """
+        connected = sorted(grid.get_node_ids())
+        self._present = [node for node in self._present if node in connected]
+        later = [node for node in connected if node not in self._present]
+        self._present = sorted(self._present + later[: self.population - len(self._present)])
+        return self._present
 
     def _wait_for_clients(self, grid: Grid) -> None:
         """Wait for N clients, at most ``start_timeout`` seconds. Raises ArgumentError if there are more."""

@@ -77,8 +77,8 @@ class Silo:
         loss: a function of outputs and y that gives each example's loss; by default cross-entropy for labels,
             half the squared error for values.
         epsilon_limit, delta_limit: the owner's limit over all runs in the ledger; both or neither.
-        **settings: further settings of ``fedpriv train --help``, such as ``clip_norm``, ``delta`` (by default
-            1 / (10 examples)) or ``learning_rate``.
+        **settings: further settings of ``fedpriv train --help``, such as ``clip_norm``, ``learning_rate`` or
+            ``delta`` (by default 1 / (10 examples), and at most the owner's ``delta_limit``).
 
     Attributes:
         plan: sampler, optimizer and calibrated noise.
@@ -110,6 +110,9 @@ class Silo:
                 raise validation.ArgumentError(f"there is no argument {key!r}; {hints.of_key(key, known)}")
         self._context, self._module, self._dataset, self._loss = context, model, dataset, loss
         self._layout = layout_of(model)
+        size = _size(dataset, examples)
+        if delta_limit is not None:
+            given.setdefault("delta", min(delta_limit, 1 / (10 * size)))
         values = {
             **_SET,
             **given,
@@ -117,7 +120,7 @@ class Silo:
             "silo-steps": steps,
             "epsilon": epsilon,
             "sampling-rate": sampling_rate,
-            "examples-per-client": _size(dataset, examples),
+            "examples-per-client": size,
             "model": user_code.reference(model),
             "dataset": f"{user_code.IN_MEMORY}:own-examples",
             **({"loss": user_code.reference(loss)} if loss is not None else {}),
@@ -144,6 +147,12 @@ class Silo:
             return error_reply(message, error)
 
     def _answer(self, message: Message) -> Message:
+        if not self._gate.has_begun():  # a run that would pass the owner's limit is refused before it begins
+            self._gate.look_ahead()
+            budget, rounds = self.plan.budget, self.plan.rounds
+            if budget is not None:
+                text = "this silo's run may spend epsilon %g at delta %.3g in %d rounds"
+                _log.info(text, budget.epsilon, budget.delta, rounds)
         key, sent = only_record(message.content)
         params = self._layout.join({name: read_vector(sent, name, APP_FLOATS) for name in self._layout.names})
         number = self._number(message.content)

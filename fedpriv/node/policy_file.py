@@ -274,6 +274,9 @@ def _values(key: str, values: Any) -> tuple[str, ...]:
 
 
 def _check_connection(policy: Policy) -> None:
+    host, _, port = str(policy["superlink"]).rpartition(":")
+    if not host or not port.isdecimal() or not 0 < int(port) < 2**16:
+        raise validation.fail("superlink", policy["superlink"], "be HOST:PORT, such as server.example:9092")
     if not 0 <= policy["partition-id"] < policy["num-partitions"]:
         raise validation.fail("partition-id", policy["partition-id"], "be less than num-partitions")
     if policy["insecure"] == bool(policy["root-certificates"]):
@@ -294,6 +297,9 @@ def _check_connection(policy: Policy) -> None:
 
 
 def _check_allow(policy: Policy) -> None:
+    if policy["run-epsilon"] > policy["epsilon-limit"]:
+        allowed = f"be at most epsilon-limit, {policy['epsilon-limit']:g}"
+        raise validation.fail("run-epsilon", policy["run-epsilon"], allowed, "no run could spend it")
     fields = Config.fields()
     for key, values in policy.allow.items():
         if key not in fields or fields[key].annotation not in (str, *_literals(fields)):

@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fedpriv.accounting import Budget
+from fedpriv.accounting import Budget, UnsupportedEvent, epsilon
 from fedpriv.accounting.events import Event
 from fedpriv.accounting.ledger import Record
 from fedpriv.accounting.owner_limit import share
+from fedpriv.accounting.totals import of_files
 from fedpriv.mechanism.units import PrivacyUnit
 from fedpriv.node.journal import ANSWERED, read_journal
 from fedpriv.node.ledger import ON_WORD
@@ -35,7 +36,9 @@ class Status:
         runs: the charges of each run.
         own: the share of the owner's limit that the node's own noise spent.
         on_word: the share that rests on the server's word.
-        spent: both together; the share of which the limit allows 1.
+        spent: both together; the share of which the limit allows 1, and infinity beyond it.
+        epsilon: what all charges cost at the limit's delta by PLD, if no run was chosen by another's results;
+            None where PLD does not support them.
         last_answer: the time of the last answer, or None.
         answers: the number of answers.
         refusals: the journal's lines of refusals and failures.
@@ -46,6 +49,7 @@ class Status:
     own: float
     on_word: float
     spent: float
+    epsilon: float | None
     last_answer: str | None
     answers: int
     refusals: tuple[dict[str, Any], ...]
@@ -60,6 +64,7 @@ class Status:
             "delta-limit": self.policy["delta-limit"],
             "spent": self.spent,
             "left": max(0.0, 1 - self.spent),
+            "epsilon of the charges": self.epsilon,
             "spent with own noise": self.own,
             "spent on the server's word": self.on_word,
             "runs": [vars(run) for run in self.runs],
@@ -87,10 +92,18 @@ def status_of(policy: Policy) -> Status:
         own=own,
         on_word=on_word,
         spent=share(limit, record.events),
+        epsilon=_epsilon(policy, limit.delta) if record.events else 0.0,
         last_answer=answers[-1]["time"] if answers else None,
         answers=len(answers),
         refusals=tuple(line for line in lines if "why" in line),
     )
+
+
+def _epsilon(policy: Policy, delta: float) -> float | None:
+    try:
+        return epsilon(of_files([policy.ledger]).events, delta).epsilon
+    except UnsupportedEvent:
+        return None
 
 
 def _events(record: Record, on_word: bool) -> list[Event]:

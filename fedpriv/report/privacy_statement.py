@@ -9,6 +9,7 @@ from fedpriv.config.plan import Plan
 from fedpriv.config.schema import Config
 from fedpriv.mechanism.placement import PLACEMENTS, Central, LocalSettings, SimulatedNoise
 from fedpriv.mechanism.sampling import SAMPLERS
+from fedpriv.mechanism.sampling.cyclic_poisson import CyclicPoisson
 from fedpriv.tasks import metrics
 
 BY_SILO = (
@@ -171,6 +172,11 @@ def _notes(plan: Plan) -> list[str]:
         notes.append(
             "a user's examples in the public test part: models are scored on them, and public examples are "
             "taken from them"
+        )
+    if isinstance(plan.mechanism.sampler, CyclicPoisson) and plan.mechanism.sampler.bands > 1:
+        notes.append(
+            f"the {plan.config.unit}s' numbers, by which each may be asked in some releases only: they count "
+            f"as public, and if a {plan.config.unit} is removed, the others keep theirs"
         )
     if plan.config.public_examples:
         notes.append(

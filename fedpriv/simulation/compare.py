@@ -30,7 +30,7 @@ from fedpriv.config.schema import Config
 from fedpriv.mechanism.placement import PLACEMENTS, Central, Distributed, DistributedSettings, LocalSettings
 from fedpriv.mechanism.placement.distributed import SECURE
 from fedpriv.mechanism.sampling import SAMPLERS
-from fedpriv.report.adversaries import by_method, server_and_models
+from fedpriv.report.adversaries import by_method, observer_events, server_and_models
 from fedpriv.report.notices import NOT_PRIVATE, remark, unprotected
 from fedpriv.report.pictures.methods import accuracy_of_guessing
 from fedpriv.report.pictures.points import interval
@@ -270,13 +270,14 @@ def adding_up(rows: Sequence[Row]) -> list[str]:
 
 
 def _charged(row: Row) -> list[tuple[Event, ...]]:
-    """Each run's releases as they count for one unit; all planned ones if somebody stopped it."""
-    return [
-        row.plan.of_worst_client(
-            parse(result.ledger, row.placement).events if result.stopped.complete else row.plan.events
-        )
+    """Each run's releases as who sees the models does; all planned ones if somebody stopped it."""
+    runs = [
+        parse(result.ledger, row.placement).events if result.stopped.complete else row.plan.events
         for result in row.results
     ]
+    if row.plan.max_participations is None:
+        return runs
+    return [tuple(observer_events(row.plan, events)) for events in runs]  # charged is what the server sees
 
 
 @lru_cache(maxsize=4)

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 _SIZE = -1  # a hash column that no label or position uses, so that sizes are independent of other draws
-Kind = Literal["equal", "lognormal", "uniform"]
-KINDS: tuple[Kind, ...] = get_args(Kind)
+SizeKind = Literal["equal", "lognormal", "uniform"]
+KINDS: tuple[SizeKind, ...] = get_args(SizeKind)
 _SPREAD = 0.5  # the standard deviation of the logarithm of lognormal sizes
 _CAP = 10  # means: no client has more examples, a public bound
 
