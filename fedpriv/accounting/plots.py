@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from fedpriv._internal import plotting
@@ -41,6 +41,16 @@ class Curves:
     epsilon: Mapping[str, tuple[float, ...]]
     lower: Mapping[str, tuple[float, ...]]
     errors: Mapping[str, str]
+
+    def until(self, step: int) -> Curves:
+        """The same, level from the last step on until this one."""
+        if step <= self.steps[-1]:
+            return self
+        epsilon, lower = (
+            {method: (*values, values[-1]) for method, values in table.items()}
+            for table in (self.epsilon, self.lower)
+        )
+        return replace(self, steps=(*self.steps, step), epsilon=epsilon, lower=lower)
 
 
 def curves(

@@ -125,6 +125,7 @@ def compare(
 
 def _show_noise(chosen: list[Plan], as_json: bool) -> None:
     """The noise and the epsilons of the plans."""
+    from fedpriv.simulation import compare as comparison
     from fedpriv.simulation import noise_table
 
     rows = noise_table.rows(chosen)
@@ -132,6 +133,7 @@ def _show_noise(chosen: list[Plan], as_json: bool) -> None:
         typer.echo(json.dumps(rows))
         return
     print_table(noise_table.HEADER, [noise_table.cells(row) for row in rows])
+    say(f"All rows: {comparison.task(chosen[0].config)}.")
     for row in rows:
         if "remark" in row:
             note(f"{row['placement']}: {row['remark']}")

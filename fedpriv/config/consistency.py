@@ -31,6 +31,13 @@ def check_optimizer(config: Config, context: BuildContext) -> None:
     wrappers.check(config.method, context)
 
 
+def check_silo_sizes(config: Config) -> None:
+    """Refuse silos of the data set's own users that would use one example each."""
+    if config.privacy_unit.in_silos and config.partitioning.natural and config.examples_per_client < 2:
+        hint = "a silo is a user of the data set, and this is the public number of examples that each may use"
+        raise validation.fail("examples-per-client", config.examples_per_client, "be at least 2", hint)
+
+
 def check_privacy(config: Config, units: int, delta: float) -> None:
     """Refuse what gives no protection, or none that can be stated: delta, clip norms, budget, unit."""
     placement = PLACEMENTS[config.placement]

@@ -189,6 +189,7 @@ def make_plan(
     consistency.check_noise_cohort(config)
     consistency.check_correlated(config)
     consistency.check_parts(config)
+    consistency.check_silo_sizes(config)
     consistency.check_canaries(config)
     if config.by_silo:
         consistency.check_client_level(config)

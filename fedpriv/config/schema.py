@@ -48,7 +48,8 @@ from fedpriv.optimizers import METHODS, Method, OptimizerSettings, PrivateOptimi
 from fedpriv.optimizers.local_step_defaults import first_decay
 from fedpriv.optimizers.public_data import PublicSettings
 from fedpriv.optimizers.registry import BuildContext, users_of
-from fedpriv.optimizers.settings import WRAPPER_KEYS
+from fedpriv.optimizers.settings import WRAPPER_KEYS, CommonSettings
+from fedpriv.optimizers.user import own_defaults
 
 if TYPE_CHECKING:
     from fedpriv.data import Indices
@@ -110,6 +111,8 @@ class Config(
         parts = {kind: part for kind, part in parts.items() if part}
         taken = {key for part in parts.values() for key in part}
         config = cls.read({key: value for key, value in values.items() if key not in taken})
+        if defaults := _defaults_of_a_class(config, values):
+            return cls.parse({**values, **defaults})
         chosen = Settings if user_code.named(config.optimizer) else METHODS[config.optimizer].settings
         given = {kind: kind.read(part) for kind, part in parts.items()}
         own = given[chosen] if chosen in given else chosen()
@@ -392,3 +395,18 @@ def unused(config: Config) -> tuple[str, str] | None:
         if needed.strict and table[key] not in unset:
             return key, needed.text
     return None
+
+
+def _defaults_of_a_class(config: Config, given: Mapping[str, Any]) -> dict[str, Scalar]:
+    """What the constructor of your own optimizer has for common settings that were not given.
+
+    Where all are given, as in what a server sends, no code is imported.
+    """
+    unset = CommonSettings.fields().keys() - given.keys()
+    if not unset or not user_code.named(config.optimizer):
+        return {}
+    try:
+        found = {} if config.optimizer_object is not None else own_defaults(config.optimizer)
+    except user_code.UserCodeError:
+        return {}  # it is refused where the optimizer is built
+    return {key: value for key, value in found.items() if key in unset}

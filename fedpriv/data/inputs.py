@@ -97,6 +97,12 @@ def examples_of(dataset: Any) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
 def _arrays(name: str, x: Any, y: Any, test_x: Any, test_y: Any) -> Arrays:
     public = as_array(test_y, name, "test y")
     target, classes = _target(name, public)
+    labels = None if isinstance(y, SparseRows) else np.asarray(y)
+    if target == "label" and labels is not None and labels.dtype.kind in "iu" and (labels >= classes).any():
+        raise DataError(
+            f"{name}: labels y must lie in 0..{classes - 1}, as those of the test part, which is public; if "
+            "there are K labels, give fedpriv.data.Arrays(name, x, y, test_x, test_y, classes=K)"
+        )
     return Arrays(name, x, y, test_x, public, classes, target=target)
 
 

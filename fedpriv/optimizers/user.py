@@ -2,7 +2,8 @@
 
 It is a class with the four functions of :class:`fedpriv.optimizers.base.PrivateOptimizer`. Its constructor is
 given each common setting (``learning_rate``, ``clip_norm``, ``momentum``, ...) that is one of its parameters,
-and ``rounds``, the releases that the run is planned for. ``learning-rate=0`` is the constructor's default.
+and ``rounds``, the releases that the run is planned for. A setting that is not given is the constructor's
+default, if it has one.
 
 >>> user_method("fedpriv.optimizers.first_order:dp_adam").uses
 ('learning-rate', 'clip-norm', 'beta1', 'beta2')
@@ -48,6 +49,16 @@ def user_method(reference: str) -> Method:
         learning_rate=default,
         clip_norms=("clip-norm",) if "clip_norm" in parameters else (),
     )
+
+
+def own_defaults(reference: str) -> dict[str, Scalar]:
+    """The defaults that the constructor at ``module:name`` has for common settings.
+
+    Raises UserCodeError where it cannot be imported.
+    """
+    parameters = _parameters(user_code.found("optimizer", reference)).items()
+    found = {kebab(name): parameter.default for name, parameter in parameters}
+    return {key: value for key, value in found.items() if key in _COMMON and isinstance(value, Scalar)}
 
 
 def given_method(name: str, optimizer: PrivateOptimizer) -> Method:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from fedpriv._internal import plotting
 from fedpriv.accounting import METHODS
 from fedpriv.mechanism.units import Level
+from fedpriv.report.adversaries import described
 from fedpriv.report.notices import noise
 from fedpriv.report.summary import enforced_guarantee, round_0
 from fedpriv.tasks import metrics as metrics_module
@@ -64,12 +65,15 @@ def draw(
         right.axhline(budget["epsilon"], color="tab:red", linewidth=0.8, linestyle=":")
         across = right.get_yaxis_transform()
         right.text(0.01, 1.01 * budget["epsilon"], "budget", color="tab:red", transform=across)
-        kind = enforced_guarantee(summary).get("kind", "")
+        found = enforced_guarantee(summary)
+        kind = found.get("kind", "")
         right.set(ylim=(0, 1.15 * budget["epsilon"]))
         label = METHODS[budget["held by"]].label
         bound = "" if kind == "estimate" else ", at most"
         right.set_ylabel(f"epsilon spent{bound} ({label}, {kind})", color="tab:red")
         title += f"\nbudget epsilon {budget['epsilon']:g}, delta {budget['delta']:.1e}"
+        if found:
+            title += f"\nagainst {described(found['against'], privacy['unit'])}"
     if summary["remark"]:
         title += f"\n{summary['remark']}"
     axes.set_title(title, fontsize=10)

@@ -203,10 +203,19 @@ def remarks(row: Row) -> str:
     return "; ".join([*unprotected(row.plan.config), f"{NOT_PRIVATE} (seeds {seeds})"])
 
 
+def task(config: Config) -> str:
+    """The data set, the clients, the model and the optimizer of all rows."""
+    return f"{config.dataset}, {counted(config.clients, 'client')}, {config.model}, {config.optimizer}"
+
+
 def notes(rows: Sequence[Row]) -> list[str]:
     """What holds for all rows, and how long clients give data under local noise, in sentences."""
     budget = next((row.plan.budget for row in rows if row.plan.budget), None)
-    texts = [f"Budget of each: epsilon {budget.epsilon:g} at delta {budget.delta:.3g}."] if budget else []
+    config = rows[0].plan.config
+    texts = [f"All rows: {task(config)}, {counted(config.rounds, 'round')}."]
+    if budget:
+        unit = f"the privacy unit is one {config.unit}"
+        texts.append(f"Budget of each: epsilon {budget.epsilon:g} at delta {budget.delta:.3g}; {unit}.")
     total = sum(len(row.results) for row in rows)
     texts.append(f"{counted(total, 'run')}; {counted(len(rows), 'setting')} tried.")
     if any(len(row.results) > 1 for row in rows):
@@ -345,13 +354,12 @@ def draw(rows: Sequence[Row]) -> Figure:
     plotting.rule(axes, whole=True)
     plotting.legend(figure, axes)
     config = rows[0].plan.config
-    title = f"{config.dataset}, {counted(config.clients, 'client')}, {config.model}, {config.optimizer}"
     means: list[str] = []
     if budget := next((row.plan.budget for row in rows if row.plan.budget), None):
         means = [f"delta {budget.delta:.3g}, {budget.method}, the privacy unit is one {config.unit}"]
     seeds = [str(result.config.seed) for result in rows[0].results if result.config.seed >= 0]
     seeded = [f"{NOT_PRIVATE} (seed{'s' * (len(seeds) > 1)} {', '.join(seeds)})"] if seeds else []
-    plotting.title(figure, [title, *means, *seeded])
+    plotting.title(figure, [task(config), *means, *seeded])
     return figure
 
 

@@ -26,6 +26,13 @@ def within(events: Sequence[Event]) -> bool:
     return share(LIMIT, events) <= 1
 
 
+def test_groups_of_two_runs_are_not_disjoint() -> None:
+    """A unit of the first group of one run may be in the second group of another."""
+    both = [Event(16.0, "poisson", "add-remove", rate=1.0, groups=4, group=own) for own in (0, 1) * 10]
+    plain = [replace(event, groups=1, group=0) for event in both]
+    assert share(LIMIT, both) == share(LIMIT, plain) > share(LIMIT, both[::2])
+
+
 def losses(rate: float, multiplier: float) -> tuple[np.ndarray, np.ndarray]:
     """The privacy loss of (1 - q) N(0) + q N(1) over N(0), ascending, and how likely each is."""
     x = np.linspace(-12 * multiplier, 1 + 12 * multiplier, 200_001)

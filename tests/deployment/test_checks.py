@@ -32,7 +32,7 @@ def folder(tmp_path: Path) -> Path:
             ports.append(free.getsockname()[1])
     provision(tmp_path / "d", Request(2, port=ports[0], control_port=ports[1]))
     for node in ("node-0", "node-1"):
-        np.savez(tmp_path / "d" / node / "data.npz", x=np.zeros((3, 28, 28), np.uint8), y=np.zeros(3))
+        np.savez(tmp_path / "d" / node / "data.npz", x=np.zeros((3, 28, 28), np.uint8), y=np.zeros(3, int))
         set_up(read_policy(tmp_path / "d" / node / "policy.toml"))
     return tmp_path / "d"
 
@@ -108,6 +108,17 @@ FAULTS: dict[str, tuple[str, str, Callable[[Path], object]]] = {
     "other peers": ("node-0", "peers", lambda f: (f / "node-0/peers.txt").write_text(f"{'ab' * 32}\n" * 2)),
     "no data": ("node-0", "data", lambda f: (f / "node-0/data.npz").unlink()),
     "data that is none": ("node-0", "data", lambda f: (f / "node-0/data.npz").write_bytes(b"x" * 50)),
+    "data of another shape": (
+        "node-0",
+        "data",
+        lambda f: np.savez(f / "node-0/data.npz", x=np.zeros((3, 784), np.uint8), y=np.zeros(3, int)),
+    ),
+    "a limit that no run fits": (
+        "node-0",
+        "policy",
+        lambda f: edit(f, "node-0", "epsilon-limit = 20.0", "epsilon-limit = 2.0"),
+    ),
+    "no port": ("node-0", "policy", lambda f: edit(f, "node-0", 'superlink = "', 'superlink = "here"  # "')),
     "data without labels": ("node-0", "data", lambda f: np.savez(f / "node-0/data.npz", x=np.zeros(3))),
     "pickled data": (
         "node-0", "data", lambda f: np.savez(f / "node-0/data.npz", x=np.array([{}]), z=np.zeros(1))

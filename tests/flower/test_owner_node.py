@@ -15,8 +15,10 @@ import pytest
 from flwr.app import ConfigRecord, Message, RecordDict
 from helpers.owner_policy import write_policy
 
+from fedpriv.accounting import epsilon
 from fedpriv.accounting.head import Head
 from fedpriv.accounting.ledger import read
+from fedpriv.accounting.methods.relations import under_one_relation
 from fedpriv.config.builders import make_source, make_task
 from fedpriv.config.plan import Plan, make_plan
 from fedpriv.config.schema import Config
@@ -263,6 +265,8 @@ def test_a_run_with_the_servers_noise_is_charged_whole_on_its_word(policy: Polic
     assert server.sum(8, request(RUN)) == "answered"
     status = status_of(policy)
     assert status.spent == pytest.approx(status.own + status.on_word)
+    charges = under_one_relation(read(policy.ledger, policy.anchor).events)
+    assert status.epsilon == pytest.approx(epsilon(charges, policy["delta-limit"]).epsilon)
     assert 0 < status.own < status.spent
     assert [(run.own, run.on_word) for run in status.runs] == [(0, 3), (1, 0)]
 

@@ -9,6 +9,7 @@ import weakref
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -460,3 +461,13 @@ def test_two_array_records_are_named_at_the_first_reply(tmp_path: Path) -> None:
 
     with pytest.raises(ArgumentError, match="a reply has 2 ArrayRecords; a client must return exactly one"):
         run(tmp_path / "run", AppGrid(tamper=tamper))
+
+
+def test_a_node_that_comes_later_takes_no_place_of_another(tmp_path: Path) -> None:
+    """Else an added client would move a sum by its own part and by that of the one that it displaces."""
+    strategy = PrivateStrategy(**{**SETTINGS, "population": 3, "folder": tmp_path / "run"})
+    asked = [
+        strategy._clients(SimpleNamespace(get_node_ids=lambda connected=connected: connected))  # type: ignore[arg-type]
+        for connected in ([90, 50, 70], [10, 50, 70, 90], [10, 50, 90], [10, 50, 70, 90])
+    ]
+    assert asked == [[50, 70, 90], [50, 70, 90], [10, 50, 90], [10, 50, 90]]

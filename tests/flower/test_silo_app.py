@@ -140,6 +140,17 @@ def test_what_is_not_trained_is_returned_as_it_was_sent_and_sizes_are_public(tmp
     assert silo.plan.units == 50
 
 
+def test_delta_is_at_most_the_owners_limit(tmp_path: Path) -> None:
+    def delta(**changes: Any) -> float | None:
+        budget = Silo(context(), net(), (X, Y), ledger=tmp_path / "l", **{**PUBLIC, **changes}).plan.budget
+        return budget and budget.delta
+
+    limit = {"epsilon_limit": 6.0, "delta_limit": 1e-6}
+    assert delta() == pytest.approx(1 / (10 * N))
+    assert delta(**limit) == 1e-6
+    assert delta(**limit, delta=1e-5) == 1e-5
+
+
 @pytest.mark.parametrize(
     ("numbers", "text"), [([1, 1], "round 0 was answered before"), ([4], "is not in the plan of 3 rounds")]
 )
@@ -170,8 +181,10 @@ def test_the_limit_counts_all_runs_and_the_charge_comes_first(
     assert not any(reply.has_error() for reply in rounds(ledger, [1, 2, 3], context(1), **limit))
     with caplog.at_level(logging.WARNING):
         replies = rounds(ledger, [1, 2, 3], context(2), **limit)
-    assert replies[-1].has_error()
+    assert all(reply.has_error() for reply in replies)  # a run that cannot end is refused before it begins
     assert "epsilon-limit of 6" in caplog.text
+    assert "of the run's 3 rounds" in caplog.text
+    assert len(read(ledger).events) == 3 * STEPS
 
     def fails(*_: object, **__: object) -> None:
         raise RuntimeError("the step fails")

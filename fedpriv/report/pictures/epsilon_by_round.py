@@ -30,11 +30,11 @@ def draw(ended: Sequence[Ended], about: str) -> Figure | None:
         return None
     shown = found[:_MOST]
     figure, all_axes = methods.grid(len(shown), columns=_COLUMNS, share=False)
-    for axes, (cells, events, rounds) in zip(all_axes, shown, strict=True):
+    for axes, (cells, events, a_round) in zip(all_axes, shown, strict=True):
         cell = cells[0]
         by = [*METHODS.only(lambda method: method.in_reports), str(cell.meaning["accounting"])]
         curves = plots.curves(events, float(cell.meaning["delta"]), list(dict.fromkeys(by)), _POINTS)
-        a_round = len(events) / rounds
+        curves = curves.until(round(a_round * float(cell.run.report["result"]["rounds"])))
         plots.draw_on(axes, curves, [step / a_round for step in curves.steps])
         if cell.budget is not None:
             plotting.level(axes, cell.budget, "budget")
@@ -76,19 +76,20 @@ def _method(cell: Ended) -> str:
 
 
 def _schedules(ended: Sequence[Ended]) -> Iterator[tuple[list[Ended], Sequence[Event], float]]:
-    """(cells, the releases that count for one unit, the rounds that they took) for each schedule of noise.
+    """(cells, the releases that count for one unit, all releases of a round) for each schedule of noise.
 
     Of each method the cells with the largest budget come first.
     """
     found: dict[tuple[Any, ...], tuple[list[Ended], Sequence[Event], float]] = {}
     for cell in sorted(ended, key=lambda cell: -(cell.budget or 0)):
-        if not cell.meaning or (events := _events(cell)) is None:
+        if not cell.meaning or (counted := _events(cell)) is None:
             continue
-        rounds = float(cell.run.report["result"]["rounds"])
+        (events, releases), rounds = counted, float(cell.run.report["result"]["rounds"])
         delta = float(cell.meaning["delta"])
         same = tuple(_alike(event, delta / len(events)) for event in events)
         meaning = (delta, cell.meaning["accounting"], cell.meaning.get("against"))
-        found.setdefault((same, rounds, cell.budget, meaning), ([], events, rounds))[0].append(cell)
+        same_panel = (same, rounds, cell.budget, meaning)
+        found.setdefault(same_panel, ([], events, releases / rounds))[0].append(cell)
     told, later = set[str](), []
     for one in found.values():
         own = set(map(_method, one[0]))
@@ -108,11 +109,13 @@ def _alike(event: Event, delta: float) -> Event:
     return replace(event, noise_multiplier=noise, truncation=0.0 if small else event.truncation)
 
 
-def _events(cell: Ended) -> tuple[Event, ...] | None:
-    """The charged releases, of the silo that was charged most; None where the ledger is not there.
+def _events(cell: Ended) -> tuple[tuple[Event, ...], int] | None:
+    """(the releases that count for one unit, how many were charged); None where the ledger is not there.
 
-    With a limit of participations a client takes part in at most so many. The costliest ones come first, so
-    that no client has spent more by any round.
+    Of silos it is the one that was charged most.
+
+    With a limit of participations a client takes part in at most so many. The costliest ones come first, in
+    the first rounds, so that no client has spent more by any round.
     """
     path = cell.run.folder / "ledger.jsonl"
     try:
@@ -126,5 +129,5 @@ def _events(cell: Ended) -> tuple[Event, ...] | None:
         return None
     most = cell.run.report["privacy"].get("max participations")
     if most is not None and most < len(events):
-        return costliest(events, most)
-    return events
+        return costliest(events, most), len(events)
+    return events, len(events)

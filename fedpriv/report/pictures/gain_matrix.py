@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 TITLE = "Gain of optimizers over the baseline"
 _BASELINE = "dp-sgd"
 _MOST, _COLUMNS = 6, 2
+_TASK = ("dataset", "partition", "clients", "unit", "model")  # scores of different ones are not compared
 
 Scores = Mapping[tuple[str, float], Sequence[float]]  # by optimizer and epsilon
 Gains = Mapping[tuple[str, float], tuple[float, float]]
@@ -105,10 +106,13 @@ def _matrices(private: Sequence[Ended], baseline: str) -> list[tuple[str, Scores
     """The scores by optimizer and budget, for each combination of the settings that the baseline has too.
 
     Settings that only tell an optimizer's own runs apart from the baseline's, such as its step size, are left
-    out where each optimizer has one value of them.
+    out where each optimizer has one value of them. Those of the task never are.
     """
-    keys = [key for key in dict.fromkeys(k for cell in private for k in cell.settings)
-            if key not in ("optimizer", "epsilon", "seed") and _free(private, key)]  # fmt: skip
+    keys = [
+        key
+        for key in dict.fromkeys(k for cell in private for k in cell.settings)
+        if key not in ("optimizer", "epsilon", "seed") and (key in _TASK or _free(private, key))
+    ]
     found: dict[str, dict[tuple[str, float], list[float]]] = {}
     for cell in private:
         name = methods.words({key: cell.settings[key] for key in keys if key in cell.settings})

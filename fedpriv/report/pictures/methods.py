@@ -151,6 +151,8 @@ def panels(found: Sequence[Line], most: int = MOST_LINES) -> list[tuple[str, lis
                 parts.setdefault(line.settings.get(key), []).append(line)
         if max(map(len, parts.values())) + len(everywhere) <= most:
             splits.append([(key, [*part, *everywhere]) for part in parts.values()])
+    if by_data := [split for split in splits if split[0][0] == "dataset"]:
+        return by_data[0]
     chunks = math.ceil(len(found) / most)
     if splits and len(best := min(splits, key=len)) <= 2 * chunks:  # not a panel for each line
         return best

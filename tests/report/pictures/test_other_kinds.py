@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -89,7 +90,14 @@ def test_a_limit_of_participations_never_understates(tmp_path: Path) -> None:
             ledger.record([event])
     cell = ended(0.5, FOLDER=tmp_path, placement="central")
     cell.run.report["privacy"]["max participations"] = 2
-    assert epsilon_by_round._events(cell) == (events[3], events[2])
+    assert epsilon_by_round._events(cell) == ((events[3], events[2]), 4)
+    figure = epsilon_by_round.draw([cell], "1 cell")
+    assert figure is not None
+    [line] = [one for one in figure.axes[0].lines if str(one.get_label()).startswith("pld")]
+    assert list(line.get_xdata()[-2:]) == [10, 20]  # two of four releases are half of the 20 rounds
+    assert (
+        line.get_ydata()[-2] == line.get_ydata()[-1] == epsilon([events[3], events[2]], 1e-5, "pld").epsilon
+    )
 
 
 def test_gains_are_differences_of_means_with_welchs_interval() -> None:
@@ -106,6 +114,12 @@ def test_gains_are_differences_of_means_with_welchs_interval() -> None:
     assert drawn == ["60.0 %", "60.0 %", "+30.0\n± 22.7", "+30.0\n± 22.7"]
     assert "reproducible, not private (seeds 0, 1, 2)" in texts(figure)
     assert gain_matrix.draw(cells[:6], "6 cells") is None  # one optimizer
+    of_data = {"dp-sgd": "one", "dp-adam": "another"}
+    apart = [
+        replace(cell, settings={**cell.settings, "dataset": of_data[cell.run.config.optimizer]})
+        for cell in cells
+    ]
+    assert gain_matrix.draw(apart, "12 cells") is None  # scores on different data
     alone = [cell for cell in cells if cell.budget == 1.0]
     assert gain_matrix.draw(alone, "6 cells") is None  # one budget
 
