@@ -39,7 +39,7 @@ class UserCodeError(validation.ArgumentError):
     __module__ = "fedpriv"
 
 
-SETTINGS = ("model", "dataset", "loss", "optimizer")  # that may name code
+SETTINGS = ("dataset", "model", "loss", "optimizer")  # that may name code
 HINT = "your own is named module:name"
 IN_MEMORY = "in-memory"  # not an identifier, so no module has this name
 

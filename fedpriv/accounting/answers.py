@@ -18,7 +18,7 @@ from typing import Any
 from fedpriv._internal import validation
 from fedpriv.accounting import api, totals
 from fedpriv.accounting.events import Event, Sampling
-from fedpriv.accounting.methods.base import METHODS, PrivacyGuarantee, UnsupportedEvent
+from fedpriv.accounting.methods.base import METHODS, PrivacyGuarantee
 from fedpriv.accounting.methods.registry import epsilon as epsilon_of
 
 SAMPLINGS = {sampling.sampler: sampling for sampling in Sampling}
@@ -117,7 +117,7 @@ def account(
         steps: T, the number of releases; by default the number of noise multipliers, where there are several.
         noise_multiplier: z, the standard deviation of the noise over the clip norm; or one for each release.
         sampling_rate: q, the probability that a unit is in a cohort; 1 or None with sampler everyone.
-        sampler: poisson (the default), fixed-size or everyone.
+        sampler: poisson (the default), fixed-size or everyone; or what a ledger calls it.
         relation: add-remove or replace-one; None: replace-one for fixed-size cohorts, otherwise add-remove.
         methods: names of METHODS, or one of them. All are upper bounds, except for gdp-clt, which can
             understate.
@@ -149,14 +149,7 @@ def account(
             events = list(total.events)
         else:
             raise validation.fail("ledger", str(paths[0]), "be given without a schedule")
-        guarantees, unsupported = dict[str, PrivacyGuarantee](), dict[str, str]()
-        for method in methods:
-            try:
-                guarantees[method] = epsilon_of(events, delta, method)
-            except UnsupportedEvent as error:
-                if len(methods) == 1:
-                    raise
-                unsupported[method] = str(error)
+        guarantees, unsupported = api.by_methods(methods, lambda name: epsilon_of(events, delta, name))
     if total is None:
         return Account(delta, guarantees, unsupported)
     return Account(delta, guarantees, unsupported, total.assumptions, tuple(total.notes))
@@ -192,7 +185,7 @@ def calibrate(
     >>> calibrate(epsilon=1.0, delta=1e-5, sampling_rate=0.01, noise_multiplier=1.5, method="rdp").steps
     975
     """
-    everyone = sampler == Sampling.NONE.sampler
+    everyone = SAMPLINGS.get(sampler, sampler) == Sampling.NONE
     rate = 1.0 if everyone and sampling_rate is None else sampling_rate
     given = {"steps": steps, "sampling_rate": rate, "noise_multiplier": noise_multiplier}
     missing = [name for name, value in given.items() if value is None]
@@ -201,7 +194,7 @@ def calibrate(
         raise validation.ArgumentError(text)
     with validation.python_names(_ARGUMENTS):
         validation.choice("method", method, METHODS)
-        drawn = SAMPLINGS[validation.choice("sampler", sampler, SAMPLINGS)]
+        drawn = sampling_of(sampler, "sampler")
         kind = {"method": method, "sampler": drawn, "relation": relation or drawn.relation}
         if noise_multiplier is not None and relative_noise is not None:
             raise validation.fail("relative-noise", "given", "be left out where noise-multiplier is given")
@@ -220,6 +213,17 @@ def calibrate(
     return Calibration(known["scale"], known["steps"], known["sampling_rate"], spent, delta, method)
 
 
+def sampling_of(sampler: str | None, argument: str) -> Sampling:
+    """What a sampler does that is given by its name, or by a ledger's name of it, or not.
+
+    >>> sampling_of("fixed-size", "sampler") is sampling_of("without-replacement", "sampler")
+    True
+    """
+    name = sampler or Sampling.POISSON.sampler
+    names = [*dict.fromkeys((*SAMPLINGS, *map(str, SAMPLINGS.values())))]
+    return SAMPLINGS.get(name) or Sampling(validation.choice(argument, name, names))
+
+
 def _events(
     rate: float | None,
     steps: int | None,
@@ -232,8 +236,7 @@ def _events(
     if steps is None or noise is None:
         key = "steps" if steps is None else "noise-multiplier"
         raise validation.fail(key, None, "be given, or a ledger")
-    sampler = sampler or Sampling.POISSON.sampler
-    drawn = SAMPLINGS[validation.choice("sampler", sampler, SAMPLINGS)]
+    drawn = sampling_of(sampler, "sampler")
     if rate is None and drawn.samples:
         raise validation.fail("sampling-rate", rate, "be given, unless sampler is everyone")
     if not drawn.samples and rate not in (None, 1):

@@ -2,14 +2,14 @@
 
 An infinite epsilon is the text "infinity", since JSON has no number for it.
 
->>> account(0.01, 200, 0.5, 1e-5, methods=["gdp-clt"])["methods"]["gdp-clt"]["kind"]
+>>> of_events(schedule(0.01, 200, 0.5), 1e-5, ["gdp-clt"])["methods"]["gdp-clt"]["kind"]
 'estimate'
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -18,7 +18,7 @@ from fedpriv.accounting import solving
 from fedpriv.accounting.accountant import Budget
 from fedpriv.accounting.calibration import calibrate
 from fedpriv.accounting.events import Event, Sampling, scaled
-from fedpriv.accounting.methods.base import METHODS, UnsupportedEvent
+from fedpriv.accounting.methods.base import METHODS, PrivacyGuarantee, UnsupportedEvent
 from fedpriv.accounting.methods.registry import epsilon
 
 
@@ -47,14 +47,8 @@ def schedule(
     return [Event(float(noise_multiplier), sampler, relation, rate, count=steps)]
 
 
-def account(
-    sampling_rate: float,
-    steps: int,
-    noise_multiplier: float | Sequence[float],
-    delta: float,
-    sampler: str = "poisson",
-    relation: str = "add-remove",
-    methods: Sequence[str] = tuple(METHODS),
+def of_events(
+    events: Sequence[Event], delta: float, methods: Sequence[str] = tuple(METHODS)
 ) -> dict[str, Any]:
     """Epsilon by each method: {"delta", "methods": {name: {"epsilon", "epsilon_lower", "kind"}}}.
 
@@ -64,27 +58,39 @@ def account(
         ArgumentError: for arguments out of range.
         UnsupportedEvent: if the only requested method cannot account for these events.
     """
-    return of_events(schedule(sampling_rate, steps, noise_multiplier, sampler, relation), delta, methods)
+    return {"delta": delta, "methods": table(methods, lambda name: epsilon(events, delta, name))}
 
 
-def of_events(
-    events: Sequence[Event], delta: float, methods: Sequence[str] = tuple(METHODS)
-) -> dict[str, Any]:
-    """The same as ``account`` for any events, such as those of a ledger. Raises the same errors."""
-    answers: dict[str, dict[str, Any]] = {}
+def table(methods: Sequence[str], by: Callable[[str], PrivacyGuarantee]) -> dict[str, dict[str, Any]]:
+    """The cells of :func:`of_events` for what ``by`` answers. Raises UnsupportedEvent as it does."""
+    guarantees, unsupported = by_methods(methods, by)
+    return {
+        name: {"error": unsupported[name]} if name in unsupported else _cell(guarantees[name])
+        for name in methods
+    }
+
+
+def by_methods(
+    methods: Sequence[str], by: Callable[[str], PrivacyGuarantee]
+) -> tuple[dict[str, PrivacyGuarantee], dict[str, str]]:
+    """(what ``by`` answers for each method, why it does not for the others).
+
+    Raises UnsupportedEvent if the only method does not answer.
+    """
+    guarantees, unsupported = dict[str, PrivacyGuarantee](), dict[str, str]()
     for name in methods:
         try:
-            answer = epsilon(events, delta, name)
+            guarantees[name] = by(name)
         except UnsupportedEvent as error:
             if len(methods) == 1:
                 raise
-            answers[name] = {"error": str(error)}
-            continue
-        answers[name] = {"epsilon": number(answer.epsilon)}
-        if answer.epsilon_lower is not None:
-            answers[name]["epsilon_lower"] = number(answer.epsilon_lower)
-        answers[name]["kind"] = answer.kind
-    return {"delta": delta, "methods": answers}
+            unsupported[name] = str(error)
+    return guarantees, unsupported
+
+
+def _cell(answer: PrivacyGuarantee) -> dict[str, Any]:
+    lower = {} if answer.epsilon_lower is None else {"epsilon_lower": number(answer.epsilon_lower)}
+    return {"epsilon": number(answer.epsilon), **lower, "kind": answer.kind}
 
 
 def calibration(
@@ -100,7 +106,7 @@ def calibration(
     """The noise that spends epsilon ``target``.
 
     Returns {"scale", "noise_multiplier_first", "noise_multiplier_last", "epsilon", "method"}, where epsilon
-    is the privacy loss at that noise. Raises ArgumentError and UnsupportedEvent as ``account`` and
+    is the privacy loss at that noise. Raises ArgumentError and UnsupportedEvent as ``of_events`` and
     ``calibrate`` do.
     """
     validation.integer("steps", steps, 1)
@@ -129,7 +135,7 @@ def solve_steps(
 ) -> dict[str, Any]:
     """The largest number of equal releases that epsilon ``target`` affords: {"steps", "epsilon", "method"}.
 
-    Raises ArgumentError and UnsupportedEvent as ``account`` and ``solving.rounds`` do.
+    Raises ArgumentError and UnsupportedEvent as ``of_events`` and ``solving.rounds`` do.
     """
     [event] = schedule(sampling_rate, 1, noise_multiplier, sampler, relation)
     steps = solving.rounds([event], Budget(target, delta, method))
@@ -148,7 +154,7 @@ def solve_rate(
 ) -> dict[str, Any]:
     """The largest sampling rate that epsilon ``target`` affords: {"sampling_rate", "epsilon", "method"}.
 
-    Raises ArgumentError and UnsupportedEvent as ``account`` and ``solving.sampling_rate`` do.
+    Raises ArgumentError and UnsupportedEvent as ``of_events`` and ``solving.sampling_rate`` do.
     """
     validation.integer("steps", steps, 1)
     events = schedule(1.0, steps, noise_multiplier, sampler, relation)

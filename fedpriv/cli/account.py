@@ -12,7 +12,7 @@ import typer
 
 from fedpriv._internal import validation
 from fedpriv.accounting import METHODS
-from fedpriv.accounting.answers import SAMPLINGS
+from fedpriv.accounting.answers import SAMPLINGS, sampling_of
 from fedpriv.accounting.events import Sampling
 from fedpriv.cli.app import AsJson, app, print_table, refusing, say
 from fedpriv.tasks.metrics import counted
@@ -119,7 +119,9 @@ def account(
             _require_ledger(anchor=anchor, anchor_command=anchor_command)
             if delta is None:
                 raise validation.ArgumentError("--delta is missing; a schedule needs one, such as 1e-5")
-            events = _schedule(sampling_rate, steps, noise_multiplier, _sampler(sampler), relation)
+            events = _schedule(
+                sampling_rate, steps, noise_multiplier, sampling_of(sampler, "--sampler"), relation
+            )
         elif (sampling_rate, steps, noise_multiplier, sampler, relation) == (None,) * 5:
             total = totals.of_files(ledger, anchor, anchor_command, "--ledger")
             events, of_what = list(total.events), title(total)
@@ -209,7 +211,7 @@ def calibrate(
     from fedpriv.accounting import api
 
     with refusing():
-        drawn = _sampler(sampler)
+        drawn = sampling_of(sampler, "--sampler")
         kind: dict[str, Any] = {
             "target": epsilon,
             "delta": delta,
@@ -275,13 +277,6 @@ def _steps(steps: int | None, numbers: float | list[float] | None) -> int:
 def _absent(name: str, value: object, solve_for: str) -> None:
     if value is not None:
         raise validation.fail(name, value, f"be left out where --solve-for is {solve_for}")
-
-
-def _sampler(name: str | None) -> Sampling:
-    """What a sampler does that is given by its name, or by the accountant's name of it, or not."""
-    name = name or "poisson"
-    names = [*dict.fromkeys((*SAMPLINGS, *map(str, SAMPLINGS.values())))]
-    return SAMPLINGS.get(name) or Sampling(validation.choice("--sampler", name, names))
 
 
 def _rate(rate: float | None, sampler: Sampling) -> float:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from fedpriv.accounting import METHODS, PrivacyGuarantee, UnsupportedEvent, api, epsilon
+from fedpriv.accounting import METHODS, PrivacyGuarantee, api, epsilon
 from fedpriv.accounting.events import Event, Relation, Sampling
 from fedpriv.accounting.parallel_composition import compose, of_each
 from fedpriv.config.plan import Plan
@@ -69,17 +69,8 @@ def all_methods(events: Sequence[Event], delta: float, enforced: str) -> Table:
 
 
 def _table(by: Callable[[str], PrivacyGuarantee], enforced: str) -> Table:
-    table: Table = {}
-    for method in dict.fromkeys((*METHODS.only(lambda method: method.in_reports), enforced)):
-        try:
-            answer = by(method)
-        except UnsupportedEvent as error:
-            table[method] = {"error": str(error)}
-            continue
-        table[method] = {"epsilon": api.number(answer.epsilon), "kind": answer.kind}
-        if answer.epsilon_lower is not None:
-            table[method]["epsilon_lower"] = api.number(answer.epsilon_lower)
-    return table
+    methods = dict.fromkeys((*METHODS.only(lambda method: method.in_reports), enforced))
+    return api.table(list(methods), by)
 
 
 def observer_events(plan: Plan, events: Sequence[Event]) -> list[Event]:

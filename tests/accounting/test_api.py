@@ -3,12 +3,25 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
 from fedpriv._internal.validation import ArgumentError
 from fedpriv.accounting import UnsupportedEvent
-from fedpriv.accounting.api import account, calibration
+from fedpriv.accounting.api import calibration, of_events, schedule
+
+
+def account(
+    rate: float,
+    steps: int,
+    noise: float | list[float],
+    delta: float,
+    sampler: str = "poisson",
+    relation: str = "add-remove",
+    **methods: list[str],
+) -> dict[str, Any]:
+    return of_events(schedule(rate, steps, noise, sampler, relation), delta, **methods)
 
 
 def test_account_has_the_documented_keys() -> None:
