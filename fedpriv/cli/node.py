@@ -217,7 +217,7 @@ def _print_status(status: Status) -> None:
         )
         own, word = f"{status.own:.2%}", f"{status.on_word:.2%}"
         say(f"of this {own} with this node's own noise, {word} on the server's word")
-    if status.epsilon is not None:
+    if status.runs and status.epsilon is not None:
         say(
             f"the charges alone cost epsilon {status.epsilon:.4g} by PLD, if no run was chosen by another's "
             "results; the shares are of a limit that holds in any case, and no shares of epsilon"
