@@ -149,7 +149,8 @@ def account(
             events = list(total.events)
         else:
             raise validation.fail("ledger", str(paths[0]), "be given without a schedule")
-        guarantees, unsupported = api.by_methods(methods, lambda name: epsilon_of(events, delta, name))
+        by = total.epsilon if total else lambda delta, name: epsilon_of(events, delta, name)
+        guarantees, unsupported = api.by_methods(methods, lambda name: by(delta, name))
     if total is None:
         return Account(delta, guarantees, unsupported)
     return Account(delta, guarantees, unsupported, total.assumptions, tuple(total.notes))

@@ -22,6 +22,8 @@ from fedpriv._internal import validation
 from fedpriv.accounting import local_view, parallel_composition
 from fedpriv.accounting.events import Event, Relation, of_costliest_group, tally
 from fedpriv.accounting.methods import relations
+from fedpriv.accounting.methods.base import PrivacyGuarantee
+from fedpriv.accounting.methods.registry import epsilon
 from fedpriv.accounting.record import Record, read
 
 
@@ -90,6 +92,16 @@ class Total:
     def unit(self) -> str:
         """The privacy unit of all ledgers; "unit" where none names it."""
         return next(iter(_units(self.ledgers)), "unit")
+
+    @property
+    def of_two_adversaries(self) -> bool:
+        """Whether some runs count as who sees the models sees them, and others as the server does."""
+        return 0 < sum(local_view.LABEL in one.record.header for one in self.ledgers) < len(self.ledgers)
+
+    def epsilon(self, delta: float, method: str) -> PrivacyGuarantee:
+        """Epsilon by a method; of two adversaries' events no lower bound holds against either."""
+        found = epsilon(self.events, delta, method)
+        return replace(found, epsilon_lower=None) if self.of_two_adversaries else found
 
     @property
     def notes(self) -> list[str]:
@@ -164,7 +176,8 @@ def add_up(ledgers: Sequence[Replayed], name: str = "ledger") -> Total:
             name, " and ".join(sorted(units)), "be of one privacy unit", f"account for each alone; {pairs}"
         )
     events = tuple(relations.under_one_relation([event for one in ledgers for event in one.events]))
-    return Total(tuple(ledgers), events, tuple(_assumptions(ledgers, events)))
+    total = Total(tuple(ledgers), events, ())
+    return replace(total, assumptions=tuple(_assumptions(total)))
 
 
 def _unit(ledger: Replayed) -> str | None:
@@ -176,7 +189,8 @@ def _units(ledgers: Sequence[Replayed]) -> set[str]:
     return {unit for one in ledgers if (unit := _unit(one)) is not None}
 
 
-def _assumptions(ledgers: Sequence[Replayed], events: Sequence[Event]) -> list[str]:
+def _assumptions(total: Total) -> list[str]:
+    ledgers, events = total.ledgers, total.events
     if len(ledgers) == 1:
         return ["the run was not stopped because of its results (else count its full budget)"]
     unit = next(iter(_units(ledgers)), "unit")
@@ -187,8 +201,7 @@ def _assumptions(ledgers: Sequence[Replayed], events: Sequence[Event]) -> list[s
         "no run was stopped because of its results (else count its full budget), and none was chosen by the "
         "results of another (only a filter, such as a node's epsilon-limit, bounds such runs)",
     ]
-    local = [local_view.LABEL in one.record.header for one in ledgers]
-    if any(local) and not all(local):
+    if total.of_two_adversaries:
         found.append(
             "runs whose clients add all noise count as the server sees them: against who sees the models "
             "alone the total is smaller, and no lower bound holds"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -128,7 +129,11 @@ def account(
             delta = delta_of(ledger) if delta is None else delta
         else:
             raise validation.fail("--ledger", str(ledger[0]), "be given without a schedule")
-        result = api.of_events(events, delta, methods) | (as_json_data(total) if total else {})
+        if total is None:
+            result = api.of_events(events, delta, methods)
+        else:
+            cells = api.table(methods, functools.partial(total.epsilon, delta))
+            result = {"delta": delta, "methods": cells, **as_json_data(total)}
         if plot is not None:
             _plot(plot, events, delta, methods, "; ".join(total.notes) if total else "")
     if as_json:

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 import fedpriv
 from fedpriv._internal.validation import ArgumentError
-from fedpriv.accounting import Event, Ledger, LedgerError, epsilon
+from fedpriv.accounting import Event, Ledger, LedgerError, epsilon, local_view
 from fedpriv.accounting import anchor as anchors
 from fedpriv.accounting.head import head_path
 from fedpriv.accounting.ledger import read
@@ -94,6 +94,17 @@ def test_the_total_of_two_runs_is_that_of_all_their_releases(tmp_path: Path) -> 
     assert alone.assumptions == (
         "the run was not stopped because of its results (else count its full budget)",
     )
+
+
+def test_runs_that_count_against_two_adversaries_have_no_lower_bound(tmp_path: Path) -> None:
+    """Local noise counts as the server sees it: who sees the models alone may learn less than the total."""
+    local = write(tmp_path / "local.jsonl", LOCAL, **{local_view.LABEL: 1})
+    sampled = write(tmp_path / "sampled.jsonl", SAMPLED)
+    both = fedpriv.account(delta=DELTA, ledger=[local, sampled], methods=["pld"])
+    assert both.guarantees["pld"].epsilon_lower is None
+    assert any("no lower bound holds" in text for text in both.assumptions)
+    assert "epsilon_lower" not in told(*of(local, sampled))["methods"]["pld"]  # type: ignore[index]
+    assert "epsilon_lower" in told(*of(sampled))["methods"]["pld"]  # type: ignore[index]
 
 
 RELATIONS = {
