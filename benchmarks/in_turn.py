@@ -219,7 +219,9 @@ def main() -> None:
     parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.serve:
-        changes = dict(pair.split("=", 1) for pair in given.set)
+        from fedpriv.config.reading import read_assignment
+
+        changes = dict(map(read_assignment, given.set))
         clock = processor_seconds if given.cpu else time.perf_counter
         if given.measure == "round":
             serve_rounds(changes, given.rounds, given.turns, clock)

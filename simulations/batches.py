@@ -12,7 +12,7 @@ import os
 import statistics
 import time
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -155,7 +155,8 @@ def collect(
         append(path, map(run, todo))
     elif todo:
         with ProcessPoolExecutor(workers) as pool:
-            append(path, pool.map(run, todo))
+            running = [pool.submit(run, job) for job in todo]
+            append(path, (done.result() for done in as_completed(running)))
 
 
 def unfinished(path: Path, jobs: Iterable[Record]) -> list[Record]:

@@ -423,6 +423,12 @@ def test_a_run_of_objects_is_resumed_with_them(tmp_path: Path) -> None:
     with pytest.raises(fedpriv.ArgumentError, match="it was an object in memory; pass it again"):
         fedpriv.resume(folder)
     objects = {"dataset": mine(), "model": few["model"], "optimizer": few["optimizer"]}
+    x, *rest = PARTS
+    others = fedpriv.data.Arrays("mine", x + 1, *rest, classes=2)
+    with pytest.raises(fedpriv.ArgumentError, match="it is another dataset than the run's"):
+        fedpriv.resume(folder, **{**objects, "dataset": others})
+    with pytest.raises(fedpriv.ArgumentError, match="it is another model than the run's"):
+        fedpriv.resume(folder, **{**objects, "model": net()})
     result = fedpriv.resume(folder, **objects)
     assert (result.stopped, result.metrics[-1]["round"]) == ("rounds", 4)
     whole = fedpriv.simulate(dataset=mine(), **few, rounds=4)
@@ -466,3 +472,20 @@ def failing(outputs: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
 def test_a_loss_that_is_none_is_refused(loss: Any, message: str) -> None:
     with pytest.raises(fedpriv.ArgumentError, match=message):
         fedpriv.simulate(dataset=mine(), model=net(), loss=loss)
+
+
+def test_a_comparison_in_a_folder_is_of_the_same_objects(tmp_path: Path) -> None:
+    run = {
+        "model": net(),
+        "sampling_rate": 0.1,
+        "rounds": 2,
+        "optimizer": "dp-sgd",
+        "placements": ["central"],
+    }
+    first = fedpriv.compare(dataset=mine(), folder=tmp_path / "both", **run)
+    again = fedpriv.compare(dataset=mine(), folder=tmp_path / "both", **run)
+    torch.testing.assert_close(again["central"].params, first["central"].params)
+    x, *rest = PARTS
+    others = fedpriv.data.Arrays("mine", x + 1, *rest, classes=2)
+    with pytest.raises(fedpriv.ArgumentError, match="holds runs of another dataset"):
+        fedpriv.compare(dataset=others, folder=tmp_path / "both", **run)

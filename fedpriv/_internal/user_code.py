@@ -154,14 +154,31 @@ def found(key: str, reference: str) -> Callable[..., Any]:
 def source_digest(key: str, reference: str) -> str:
     """The SHA-256 digest of the file of ``module:name``, read on the first call in this process.
 
-    It is empty for an object in memory, and for a module without a file. Raises UserCodeError if there is
-    nothing to call.
+    It is empty for an object in memory (:func:`content_digest`), and for a module without a file. Raises
+    UserCodeError if there is nothing to call.
     """
     if in_memory(reference):
         return ""
     found(key, reference)
     file = getattr(sys.modules[reference.partition(":")[0]], "__file__", None)
     return hashlib.sha256(Path(file).read_bytes()).hexdigest() if file else ""
+
+
+def content_digest(given: Any) -> str:
+    """The SHA-256 digest of what an object in memory holds: by its method ``digest``, or of a model's values.
+
+    It is empty for other objects.
+    """
+    if callable(own := getattr(given, "digest", None)):
+        return str(own())
+    if not callable(state := getattr(given, "state_dict", None)):
+        return ""
+    found = hashlib.sha256(repr(given).encode())
+    for name, tensor in state().items():
+        found.update(name.encode())
+        if hasattr(tensor, "detach"):
+            found.update(tensor.detach().cpu().double().numpy().tobytes())
+    return found.hexdigest()
 
 
 def _takes_any(make: Callable[..., Any]) -> bool:

@@ -75,7 +75,6 @@ from fedpriv.rng import Key
 from fedpriv.runs.budget import RunAccountant
 
 _PROBED_SILOS = 2  # silos in which steps are repeated on neighbouring data
-_MAX_LOG_FACTOR, _LOG_STEP = 7.0, 0.5  # range and step of the search for the log of the factor on all noise
 
 
 def audit(

@@ -26,7 +26,7 @@ from fedpriv._internal import validation
 from fedpriv.accounting import LedgerError
 from fedpriv.auditing.noting_silos import NotingSilos
 from fedpriv.auditing.own_units import OwnUnits, usual_number
-from fedpriv.auditing.subject import Subject, first_secret, require_auditable, require_planted
+from fedpriv.auditing.subject import Subject, first_secret, require_a_coin, require_auditable, require_planted
 from fedpriv.auditing.views import View, view_of
 from fedpriv.config.builders import initial_params
 from fedpriv.config.plan import Plan, make_plan
@@ -102,6 +102,7 @@ def drawn(config: Config, data_files: Sequence[Path], canaries: int, view: str, 
     generator = key.generator("canaries")
     if config.planted_canaries:
         guessed = np.intersect1d(planted_ids(config), there)
+        require_a_coin(guessed)
     else:
         count = min(len(there), canaries or usual_number(worker.task.dimension))
         guessed = np.sort(generator.choice(there, count, replace=False))

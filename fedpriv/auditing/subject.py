@@ -149,6 +149,15 @@ def with_own_data(plan: Plan, view: View, key: Key, count: int, make_engine: Mad
     return Subject(plan, view, side, engine, units, coins, there, start, key, elsewhere)
 
 
+def require_a_coin(among: NDArray[np.int64]) -> None:
+    """Raises ArgumentError where all planted canaries are units whose coins the adversary knows."""
+    if not len(among):
+        hint = "raise planted-canaries, or take a view that knows fewer coins"
+        raise validation.ArgumentError(
+            f"no planted canary has a coin that the adversary does not know; {hint}"
+        )
+
+
 def _with_coins(
     plan: Plan, view: View, count: int, dimension: int, generator: np.random.Generator
 ) -> NDArray[np.int64]:
@@ -157,6 +166,7 @@ def _with_coins(
     if config.planted_canaries:
         among = planted_ids(config)
         among = among[among >= first]
+        require_a_coin(among)
         return np.sort(generator.choice(among, count, replace=False)) if count else among
     most = plan.units - first
     count = min(most, count or usual_number(dimension))

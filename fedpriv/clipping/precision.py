@@ -28,14 +28,22 @@ def computing(precision: Precision, device: torch.device) -> Iterator[None]:
         with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
             yield
         return
-    cudnn: Any = torch.backends.cudnn
-    settings: list[Any] = [torch.backends.cuda.matmul, cudnn.conv, cudnn.rnn]
-    before = [setting.fp32_precision for setting in settings]
-    for setting in settings:
-        setting.fp32_precision = "tf32" if precision == "tf32" else "ieee"
+    settings = _settings(precision == "tf32")
+    before = [getattr(holder, name) for holder, name, _ in settings]
+    for holder, name, value in settings:
+        setattr(holder, name, value)
     try:
         with torch.autocast("cuda", torch.bfloat16, enabled=precision == "bf16"):
             yield
     finally:
-        for setting, value in zip(settings, before, strict=True):
-            setting.fp32_precision = value
+        for (holder, name, _), value in zip(settings, before, strict=True):
+            setattr(holder, name, value)
+
+
+def _settings(tf32: bool) -> list[tuple[Any, str, object]]:
+    """(holder, attribute, value) of what decides whether float32 products on a GPU are rounded to tf32."""
+    cudnn: Any = torch.backends.cudnn
+    if not hasattr(cudnn, "conv"):  # torch before 2.9
+        return [(torch.backends.cuda.matmul, "allow_tf32", tf32), (cudnn, "allow_tf32", tf32)]
+    holders: list[Any] = [torch.backends.cuda.matmul, cudnn.conv, cudnn.rnn]
+    return [(holder, "fp32_precision", "tf32" if tf32 else "ieee") for holder in holders]

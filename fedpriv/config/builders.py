@@ -188,7 +188,7 @@ def make_view(config: Config, source: data.Source) -> View:
     silos = config.privacy_unit.in_silos
     population = data.population(
         config.partition if config.partitioning.several or not silos else "silos",
-        source,
+        source.images if isinstance(source, FeatureSource) else source,
         clients=config.clients,
         examples_per_client=config.examples_per_client,
         sizes=config.client_sizes,

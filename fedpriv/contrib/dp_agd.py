@@ -23,8 +23,8 @@ a unit raises all objective values by at most C_obj, so Laplace noise of scale z
 If the selection is "no step", the gradient is released again with rho_H - rho_old, and the two answers are
 averaged with weights rho. The mean has the noise of one release with rho_H. Noise and number of the releases
 depend on earlier answers, so ordinary composition does not apply: a zCDP filter enforces the budget, and
-    methods
-without a filter are refused. If the filter does not afford a release, the run ends with the last theta.
+methods without a filter are refused. If the filter does not afford a release, the run ends with the last
+theta.
 
 Not from the paper: the initial values of both shares (1/60 each), and that a NaN loss counts as C_obj.
 

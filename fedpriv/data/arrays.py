@@ -14,7 +14,9 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
+from functools import cached_property
 from numbers import Integral
 from typing import TYPE_CHECKING, Any, TypeAlias, get_args
 
@@ -63,6 +65,8 @@ class Arrays:
         vocabulary: the text of each token, or the name of each column of x, for people; () if unknown.
         class_names: the names of the labels or tags; () if unknown.
 
+    Numbers that have their type already are not copied: do not change them afterwards.
+
     Raises:
         DataError: the parts do not fit together, or hold what the tokens and the target do not allow; or
             there is no such target, or ``classes`` is missing.
@@ -110,6 +114,20 @@ class Arrays:
         ]
         sizes = f"{self.size:,} examples of shape {self.shape} and {len(self._test[0]):,} for tests"
         return f"{type(self).__name__}({self.name!r}: {sizes}, {kinds})"
+
+    def digest(self) -> str:
+        """The SHA-256 digest of all examples, labels and owners."""
+        return self._digest
+
+    @cached_property
+    def _digest(self) -> str:
+        found = hashlib.sha256(repr(self).encode())
+        for part in (*self._train, *self._test):
+            for numbers in part.parts() if isinstance(part, SparseRows) else [part]:
+                found.update(numbers.numpy().tobytes())
+        if self.owners is not None:
+            found.update(np.ascontiguousarray(self.owners).tobytes())
+        return found.hexdigest()
 
     def _require_names(self) -> None:
         """Raises DataError unless there is a name for each token, column, label or tag, or for none."""
@@ -181,7 +199,7 @@ class Arrays:
             raise refusal
         if self.target == "tags" and not np.isin(numbers, (0, 1)).all():
             raise DataError(f"{self.name}: tags {called} must be 0 or 1")
-        return torch.tensor(numbers)  # a copy, as of other kinds
+        return torch.tensor(numbers)
 
     def _shown(self, x: Tensor) -> Tensor:
         """Kept examples as they are handed out."""

@@ -1,8 +1,7 @@
 """The data file of a deployed client.
 
 Format: a NumPy ``.npz`` archive without pickled objects. It holds ``x`` and ``y`` in the form of the run's
-data
-set: images as uint8 (n, height, width) or (n, channels, height, width), tokens and ids as integers, and
+data set: images as uint8 (n, height, width) or (n, channels, height, width), tokens and ids as integers, and
 everything else as float32 (n, ...), to which other floats are rounded. Labels are integers (n,), values are
 numbers (n,), and tags are numbers (n, classes). Alternatively a pair of IDX files, given by the file with the
 images: its name contains ``images-idx3``, and the labels' name has ``labels-idx1`` in its place.

@@ -29,6 +29,7 @@ from fedpriv._internal.files import atomic
 from fedpriv._internal.lazy import numpy as np
 from fedpriv._internal.lazy import torch
 from fedpriv.data import components, patches
+from fedpriv.data.arrays import Arrays
 from fedpriv.data.source import DataError, Indices, Pair, Source, Target, whole
 from fedpriv.scattering import feature_shape, scattering
 
@@ -200,11 +201,14 @@ class FeatureSource:
 
     @cached_property
     def _mark(self) -> str:
-        """What the files' folder is named by, besides the source: its public numbers and test examples."""
+        """What the files' folder is named by, besides the source: its public numbers and test examples, and
+        of data in memory all examples."""
         x, y = self.images.test()
         digest = hashlib.sha256(repr((_VERSION, self.size, self.first, self.images.shape)).encode())
         for part in (x, y):
             digest.update(np.ascontiguousarray(part.numpy()).tobytes())
+        if isinstance(self.images, Arrays):
+            digest.update(self.images.digest().encode())
         return digest.hexdigest()[:12]
 
 

@@ -103,6 +103,8 @@ def fetch(
         if not is_sha256(digest):
             raise validation.fail(f"sha256 of {file_name}", digest, "be 64 lower-case hex digits")
     wanted = _wanted(entry, optional, digests, cards)
+    for file_name in digests:
+        validation.choice("a file of sha256", file_name, [file.name for _, file in wanted])
     _require_hashes([file for _, file in wanted])
     written: list[Path] = []
     present: list[Path] = []

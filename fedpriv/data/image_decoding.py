@@ -9,10 +9,13 @@ import struct
 import zlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import IO
+from typing import IO, TYPE_CHECKING
 
 from fedpriv._internal.lazy import numpy as np
 from fedpriv.data.source import Bytes
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
 
 MAX_PIXELS = 1 << 24  # the largest radiograph has half as many; a forged header may claim any number
 # What Pillow raises for damaged images.
@@ -24,6 +27,13 @@ _DAMAGE = (
 
 class DamagedImageError(Exception):
     """The image is damaged, or has more than MAX_PIXELS pixels."""
+
+
+def _of_16_bits(image: Image) -> Image:
+    """A grey image of 16 bits with 8: Pillow's own conversion cuts its values at 255."""
+    from PIL.Image import fromarray
+
+    return fromarray((np.asarray(image).clip(0, 65535) // 257).astype(np.uint8))
 
 
 def image_decoder(formats: tuple[str, ...], size: int, grey: bool) -> Callable[[Path | IO[bytes]], Bytes]:
@@ -47,7 +57,10 @@ def image_decoder(formats: tuple[str, ...], size: int, grey: bool) -> Callable[[
                     raise ValueError
                 if size:
                     image.draft(mode, (2 * size, 2 * size))  # decodes a JPEG at low resolution, much faster
-                pixels = image.convert(mode)
+                if image.mode == "F":
+                    raise ValueError
+                deep = image.mode == "I" or image.mode.startswith("I;16")
+                pixels = (_of_16_bits(image) if deep else image).convert(mode)
                 if size:
                     pixels = pixels.resize((size, size), Image.Resampling.BILINEAR)
                 return np.asarray(pixels, np.uint8)

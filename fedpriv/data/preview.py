@@ -64,7 +64,7 @@ def save_grid(source: Source, indices: Indices, path: str | Path, columns: int =
         raise validation.fail("dataset", source.name, "be of images (1 or 3, height, width)", hint)
     _require_some(indices)
     columns = validation.integer("columns", columns) or columns_of(len(indices))
-    images = (source.batch(indices).x * 255).round().numpy().astype(np.uint8)
+    images = (source.batch(indices).x * 255).round().clamp(0, 255).numpy().astype(np.uint8)
     # Three channels also for grey, because a colour map would round grey levels down.
     images = np.moveaxis(np.broadcast_to(images, (len(images), 3, *source.shape[1:])), 1, -1)
     down, right = source.shape[1] + _GAP, source.shape[2] + _GAP

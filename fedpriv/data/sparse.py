@@ -40,6 +40,10 @@ class SparseRows:
         self._values = torch.from_numpy(np.asarray(values, np.float32))
         self.shape = (len(offsets) - 1, width)
 
+    def parts(self) -> tuple[Tensor, Tensor, Tensor]:
+        """The offsets, columns and values."""
+        return self._offsets, self._columns, self._values
+
     def __len__(self) -> int:
         """The number of rows."""
         return self.shape[0]

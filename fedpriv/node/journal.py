@@ -15,11 +15,12 @@ decides what may be answered.
 from __future__ import annotations
 
 import json
+import os
 from collections import Counter
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from fedpriv._internal.files import read_json
 from fedpriv.mechanism.units import PrivacyUnit
@@ -53,9 +54,18 @@ class Journal:
                 return
             fields["number"] = count
         line.update(fields)
-        with self._path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(line) + "\n")
+        with self._path.open("ab+") as file:
+            if file.tell() and not _ends_a_line(
+                file
+            ):  # a crash left a part, which must not take this line along
+                file.write(b"\n")
+            file.write(json.dumps(line).encode() + b"\n")
         self._also(line)
+
+
+def _ends_a_line(file: IO[bytes]) -> bool:
+    file.seek(-1, os.SEEK_END)
+    return file.read(1) == b"\n"
 
 
 def shareable(line: Mapping[str, Any], unit: str) -> dict[str, Any] | None:

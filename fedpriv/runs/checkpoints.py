@@ -15,6 +15,7 @@ keeps its own.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 from collections.abc import Mapping
@@ -177,6 +178,10 @@ def read(folder: Path, plan: Plan) -> Checkpoint:
         silos,
     )
     found.require_ledger(record)
+    for key, mark in objects_of(config).items():
+        if about["code"].get(key, mark) != mark:
+            hint = f"it is another {key} than the run's"
+            raise validation.fail(key, getattr(config, key), "be the object that the run was given", hint)
     if not bool(torch.isfinite(state.params).all()):
         hint = "the model has diverged: begin a run with a smaller learning-rate"
         raise validation.fail("FOLDER", str(folder), "hold a finite model", hint)
@@ -294,8 +299,21 @@ def digest(layout: Layout) -> str:
 def _code(config: Config) -> dict[str, str]:
     """Digests of the files with a user's own code and starting weights, by the setting that names them."""
     marks = {key: user_code.source_digest(key, value) for key, value in config.user_code.items()}
+    marks |= objects_of(config)
     if config.initial_weights:
         marks["initial-weights"] = hashlib.sha256(Path(config.initial_weights).read_bytes()).hexdigest()
+    return marks
+
+
+def objects_of(config: Config) -> dict[str, str]:
+    """Digests of the data set and the model that were handed over as objects, where they have one."""
+    marks: dict[str, str] = {}
+    for key in ("dataset", "model"):
+        value = getattr(config, key)
+        with contextlib.suppress(user_code.UserCodeError):  # it is not at hand, as a Flower app's model
+            if user_code.in_memory(value):
+                mark = user_code.content_digest(user_code.object_in_memory(key, value))
+                marks |= {key: mark} if mark else {}
     return marks
 
 

@@ -29,7 +29,8 @@ class Member:
         cohort: the pinned public identity keys of all parties, its own among them, in their public order.
         minimum: the owner's smallest threshold; 0: only that of the protocol.
         malicious: whether the server may be malicious; otherwise it is assumed to follow the protocol.
-        joined: {run: the last release that it joined}; it must outlive the process.
+        joined: {run: the last release that it joined}. Where a party restarts, its node's ledger refuses
+            releases that were answered.
     """
 
     identity: Identity

@@ -21,6 +21,7 @@ from fedpriv.config.plan import Plan, make_plan
 from fedpriv.config.schema import Config
 from fedpriv.federated.stop_reason import StopReason
 from fedpriv.report.run_folders import TABLE
+from fedpriv.runs.checkpoints import objects_of
 from fedpriv.runs.result import Result, load_result
 from fedpriv.runs.run_dir import RunFolder
 from fedpriv.runs.runner import Status, execute, notes_on
@@ -117,10 +118,10 @@ def begin(folder: str | Path, sweep: Sweep, overwrite: bool) -> list[str]:
 
     Raises ArgumentError where the folder cannot be used.
     """
-    path, notes = Path(folder), list[str]()
+    path, notes, objects = Path(folder), list[str](), objects_of(sweep.cells[0].config)
     if not overwrite:
         try:
-            plans.claim(path, sweep.definition)
+            plans.claim(path, sweep.definition, objects)
         except validation.ArgumentError as error:
             error.args = (f"{error} (or give overwrite)", *error.args[1:])
             raise
@@ -130,7 +131,7 @@ def begin(folder: str | Path, sweep: Sweep, overwrite: bool) -> list[str]:
             notes.append(RunFolder.create(own, overwrite=True).replaced)
     for name in (TABLE, driver.PARQUET, *driver.PICTURES):
         (path / name).unlink(missing_ok=True)
-    plans.write(path, sweep.definition)
+    plans.write(path, sweep.definition, objects)
     return list(filter(None, notes))
 
 

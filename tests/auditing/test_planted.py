@@ -201,3 +201,11 @@ def test_canaries_are_probed_on_neighbouring_data_beside_own_units() -> None:
     side = make_worker(Config.parse({"clients": 20, "model": "logistic", "planted-canaries": 2}).table())
     units = OwnUnits(side.view, side, np.array([0, 10]), np.array([10]), False, 20)
     assert units.probed(np.array([3, 9, 10, 0, 5]), 3).tolist() == [0, 3, 9]
+
+
+def test_canaries_whose_coins_are_all_known_are_refused() -> None:
+    run = {**SILOS, "sampler": "everyone", "sampling_rate": 1.0, "placement": "distributed", "rounds": 1}
+    with pytest.raises(ArgumentError, match="no planted canary has a coin"):
+        fedpriv.audit(
+            **{**run, "colluding_parties": 2, "view": "parties", "planted_canaries": 1, "own_data": True}
+        )

@@ -126,6 +126,12 @@ def test_a_complete_download_is_not_repeated(server, make):
     assert len(server.seen) == 1
 
 
+def test_a_hash_of_no_file_is_refused(server, make):
+    with pytest.raises(ArgumentError, match=r"a file of sha256 is 'b\.bin'"):
+        make([server.url("a.bin")], sha256={"b.bin": "0" * 64})
+    assert not make.target.exists()
+
+
 @pytest.mark.parametrize("have", [1, 300_000, len(CONTENT) - 1, len(CONTENT)])
 def test_resumes(server, make, have):
     make.folder.mkdir(parents=True)

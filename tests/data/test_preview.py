@@ -128,3 +128,10 @@ def test_names_are_as_many_as_what_they_name():
     ):
         with pytest.raises(DataError, match=message):
             arrays(x, y, classes=2, tokens=(3,), **names)
+
+
+def test_numbers_outside_the_range_of_images_are_black_or_white(tmp_path):
+    x = np.array([[[[-0.5, 1.5]]]], np.float32)
+    source = Arrays("toy", x, np.zeros(1, np.int64), x, np.zeros(1, np.int64), 1)
+    grid = image.imread(save_grid(source, np.arange(1), tmp_path / "grid.png"))[1::3, 1::3, 0]
+    assert grid[2, 2:4].tolist() == [0.0, 1.0]

@@ -26,6 +26,7 @@ from fedpriv import ArgumentError, simulate
 from fedpriv.cli import app
 from fedpriv.config.schema import Config
 from fedpriv.data import DataError, MissingDataError, hugging_face, image_folder, load, table, users
+from fedpriv.data.image_decoding import image_decoder
 from fedpriv.data.readers import text
 
 DATA = Path(os.environ.get("FEDPRIV_DATA", "/nowhere"))
@@ -77,6 +78,27 @@ def as_parquet(both: datasets.DatasetDict, folder: Path) -> Path:
     rest.to_parquet(folder / "plain_text/train-00001-of-00002.parquet")
     both["test"].to_parquet(folder / "plain_text/test-00000-of-00001.parquet")
     return folder
+
+
+def test_configurations_are_not_mixed(tmp_path: Path) -> None:
+    """An example that lies in two of them would count twice, and its epsilon for one."""
+    for version in ("1.0.0", "2.0.0"):
+        for part in ("train", "test"):
+            path = tmp_path / version / f"{part}-00000-of-00001.parquet"
+            path.parent.mkdir(exist_ok=True)
+            pq.write_table(pa.table({"x": [1.0, 2.0], "label": [0, 1]}), path)
+    with pytest.raises(DataError, match=r"in several folders: 1.0.0, 2.0.0; name one") as caught:
+        hugging_face(tmp_path)
+    assert str(tmp_path / "1.0.0") in str(caught.value)
+    assert hugging_face(tmp_path / "1.0.0", classes=2).size == 2
+
+
+def test_grey_images_of_16_bits_keep_their_shades(tmp_path: Path) -> None:
+    """Pillow's own conversion makes all above 255 of 65,535 white."""
+    ramp = np.linspace(0, 65535, 64).astype(np.uint16).reshape(8, 8)
+    Image.fromarray(ramp).save(tmp_path / "deep.png")
+    decoded = image_decoder(("PNG",), 0, True)(tmp_path / "deep.png")
+    assert np.array_equal(decoded, ramp // 257)
 
 
 @pytest.mark.parametrize("form", [saved, as_parquet])
@@ -320,6 +342,8 @@ def test_image_folders_and_their_zip_files(tmp_path: Path) -> None:
         for path in folder.rglob("*"):
             archive.write(path, Path("deep/animals") / path.relative_to(folder))
         archive.writestr("train/../../outside/0.png", png(9))
+        archive.writestr("__MACOSX/deep/animals/train/ant/._0.png", b"of macOS")
+    (folder / "train/ant/._0.png").write_bytes(b"of macOS")
     for source in (image_folder(folder, 6), image_folder(tmp_path / "animals.zip", 6)):
         assert (source.shape, source.class_names) == ((3, 6, 6), ("ant", "cat"))
         assert shades(source) == [0, 2, 4, 1, 3]

@@ -80,6 +80,8 @@ def test_a_line_that_is_damaged_is_left_out(tmp_path: Path) -> None:
     with (tmp_path / "journal").open("a") as file:
         file.write(json.dumps({"time": "t"})[:-3] + "\n" + "[" * 100_000)
     assert len(read_journal(tmp_path / "journal")) == 1
+    journal.note("answered", 8)  # not at the end of the damaged line
+    assert [line["run"] for line in read_journal(tmp_path / "journal")] == ["7", "8"]
 
 
 def test_metrics_are_given_on_loopback_without_the_text_of_errors() -> None:

@@ -34,7 +34,6 @@ from fedpriv.clipping.ghost.layers.base import by_matrix_products, replacing_hoo
 # torch.jit compiled does not count as torch's.
 _KNOWN = ("torch.nn.", "fedpriv.")
 
-Losses = Callable[[Tensor, Tensor], Tensor]
 Calls = list[tuple[str, Call]]
 Recorded = tuple[Tensor, Calls]
 

@@ -1,11 +1,9 @@
 """Populations: they map client numbers to the examples that each client owns, with little memory.
 
 A population is fixed by the partition seed and does not depend on a run's key. It counts as public
-information,
-and so do the labels from which it is made: ``iid``, ``dirichlet`` and ``shards`` assign examples by the
-    labels
-of all examples, so another label would change the assignment of other examples. Such partitions are for
-simulations. Data that deployed clients own is not partitioned.
+information, and so do the labels from which it is made: ``iid``, ``dirichlet`` and ``shards`` assign examples
+by the labels of all examples, so another label would change the assignment of other examples. Such partitions
+are for simulations. Data that deployed clients own is not partitioned.
 
 >>> billion = OneExample(10**9, first=360)
 >>> billion.examples(np.array([0, 999_999_999]))

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -125,7 +125,20 @@ def _of_folder(path: Path) -> dict[str, pa.Table]:
         within = file.relative_to(path).as_posix().lower()
         if file.resolve().is_relative_to(path.resolve()) and (part := _PART.search(within)):
             files.setdefault(part.group(1), []).append(file)
+    _require_one_configuration(path, files)
     return {part: arrow.read(found, path.name) for part, found in files.items()}
+
+
+def _require_one_configuration(path: Path, files: Mapping[str, Sequence[Path]]) -> None:
+    """Raises DataError where one part lies in several folders: an example would count more than once."""
+    for part, found in files.items():
+        folders = {file.parent.relative_to(path).as_posix() for file in found}
+        if len(folders) > 1:
+            names = ", ".join(sorted(folders))
+            raise DataError(
+                f"{path} has files of {part!r} in several folders: {names}; name one configuration, as "
+                f"{path / min(folders)}"
+            )
 
 
 def _saved(folder: Path) -> pa.Table:

@@ -68,7 +68,8 @@ def _in_folder(path: Path) -> Iterator[tuple[str, str, bytes]]:
 
 
 def _is_image(name: str) -> bool:
-    return PurePosixPath(name).suffix.lower() in _ENDINGS
+    """Whether a file is an image by its name; hidden files are none, such as macOS leaves beside images."""
+    return not name.startswith(".") and PurePosixPath(name).suffix.lower() in _ENDINGS
 
 
 def _in_zip(path: Path) -> Iterator[tuple[str, str, bytes]]:

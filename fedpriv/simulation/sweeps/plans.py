@@ -255,8 +255,11 @@ def _each_once(notes: Mapping[str, list[str]], cells: int) -> list[str]:
     return found
 
 
-def require_folder(folder: Path, definition: Definition) -> None:
-    """Raises ArgumentError unless the folder is new, empty, or holds this sweep; changes nothing."""
+def require_folder(folder: Path, definition: Definition, objects: Mapping[str, str] | None = None) -> None:
+    """Raises ArgumentError unless the folder is new, empty, or holds this sweep; changes nothing.
+
+    ``objects`` are digests of the data set and the model, where they were handed over as objects.
+    """
     if folder.exists() and not folder.is_dir():
         raise validation.fail("out", str(folder), "be a folder, not a file")
     if why := unwritable(folder):
@@ -264,7 +267,8 @@ def require_folder(folder: Path, definition: Definition) -> None:
     path = folder / SWEEP
     if path.is_file():
         try:
-            there = definitions.read(read_json(path.read_bytes())["definition"])
+            content = read_json(path.read_bytes())
+            there, known = definitions.read(content["definition"]), dict(content.get("objects", {}))
         except (ValueError, KeyError, TypeError):
             raise validation.fail("out", str(folder), f"hold an intact {SWEEP}") from None
         if _ordered(there) != _ordered(definition):
@@ -272,20 +276,24 @@ def require_folder(folder: Path, definition: Definition) -> None:
                 f"{folder} holds another sweep, {_difference(there, definition)}. Name a new folder for this "
                 f"one, or give the definition that is in {path} to continue that one."
             )
+        for key, mark in (objects or {}).items():
+            if known.get(key, mark) != mark:
+                raise validation.ArgumentError(f"{folder} holds runs of another {key}. Name a new folder.")
     elif folder.is_dir() and not all(file.name.startswith(f".{SWEEP}.") for file in folder.iterdir()):
         raise validation.fail("out", str(folder), "be a new or empty folder, or one that holds this sweep")
 
 
-def claim(folder: Path, definition: Definition) -> None:
+def claim(folder: Path, definition: Definition, objects: Mapping[str, str] | None = None) -> None:
     """Write the sweep's definition into its folder, if it is not there."""
-    require_folder(folder, definition)
+    require_folder(folder, definition, objects)
     if not (folder / SWEEP).is_file():
-        write(folder, definition)
+        write(folder, definition, objects)
 
 
-def write(folder: Path, definition: Definition) -> None:
+def write(folder: Path, definition: Definition, objects: Mapping[str, str] | None = None) -> None:
     """Write the sweep's definition into its folder, whatever is there."""
     content = {"fedpriv": __version__, "definition": definition.json()}
+    content |= {"objects": dict(objects)} if objects else {}
     with atomic(folder / SWEEP) as file:
         file.write((json.dumps(content, indent=2) + "\n").encode())
 
