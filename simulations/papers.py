@@ -45,7 +45,7 @@ Folders that are of no paper: [defaults](defaults/README.md) (where default sett
 [non_iid](non_iid/README.md), [cohorts](cohorts/README.md), [silos](silos/README.md),
 [secure_aggregation](secure_aggregation/README.md) (questions, each with its answer),
 [levels](levels/README.md) (the five papers' optimizers at all levels and placements),
-[users](users/README.md) (five data sets whose privacy unit is a user) and
+[users](users/README.md) (data sets whose privacy unit is a user) and
 [flower_apps](flower_apps/README.md) (ordinary Flower apps, and the lines that make them private).
 """
 
