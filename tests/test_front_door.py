@@ -17,6 +17,7 @@ from torch import nn
 from torch.utils.data import Dataset, TensorDataset
 
 import fedpriv
+from fedpriv._internal.user_code import content_digest
 
 GENERATOR = np.random.default_rng(0)
 X = GENERATOR.standard_normal((1700, 20)).astype(np.float32)
@@ -423,8 +424,8 @@ def test_a_run_of_objects_is_resumed_with_them(tmp_path: Path) -> None:
     with pytest.raises(fedpriv.ArgumentError, match="it was an object in memory; pass it again"):
         fedpriv.resume(folder)
     objects = {"dataset": mine(), "model": few["model"], "optimizer": few["optimizer"]}
-    x, *rest = PARTS
-    others = fedpriv.data.Arrays("mine", x + 1, *rest, classes=2)
+    x, y, test_x, test_y = PARTS
+    others = fedpriv.data.Arrays("mine", x + 1, y, test_x + 1, test_y, classes=2)
     with pytest.raises(fedpriv.ArgumentError, match="it is another dataset than the run's"):
         fedpriv.resume(folder, **{**objects, "dataset": others})
     with pytest.raises(fedpriv.ArgumentError, match="it is another model than the run's"):
@@ -485,7 +486,17 @@ def test_a_comparison_in_a_folder_is_of_the_same_objects(tmp_path: Path) -> None
     first = fedpriv.compare(dataset=mine(), folder=tmp_path / "both", **run)
     again = fedpriv.compare(dataset=mine(), folder=tmp_path / "both", **run)
     torch.testing.assert_close(again["central"].params, first["central"].params)
-    x, *rest = PARTS
-    others = fedpriv.data.Arrays("mine", x + 1, *rest, classes=2)
+    x, y, test_x, test_y = PARTS
+    others = fedpriv.data.Arrays("mine", x + 1, y, test_x + 1, test_y, classes=2)
     with pytest.raises(fedpriv.ArgumentError, match="holds runs of another dataset"):
         fedpriv.compare(dataset=others, folder=tmp_path / "both", **run)
+
+
+def test_no_file_of_a_run_can_confirm_a_guess_of_the_examples() -> None:
+    """Data sets that differ in a training example alone leave the same marks in checkpoints and sweeps."""
+    x, y, *test = PARTS
+    other = np.array(x)
+    other[0] += 1
+    marks = [fedpriv.data.Arrays("mine", one, y, *test, classes=2) for one in (x, other)]
+    assert content_digest(marks[0]) == content_digest(marks[1]) != ""
+    assert marks[0].digest() != marks[1].digest()

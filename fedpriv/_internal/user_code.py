@@ -165,11 +165,12 @@ def source_digest(key: str, reference: str) -> str:
 
 
 def content_digest(given: Any) -> str:
-    """The SHA-256 digest of what an object in memory holds: by its method ``digest``, or of a model's values.
+    """The SHA-256 digest of what is public of an object in memory; empty where nothing is known to be.
 
-    It is empty for other objects.
+    Checkpoints keep it, so it must not tell anything of private examples: whoever guesses them could confirm
+    it. A data set says it by its method ``public_digest``; of a model it is that of the values at the start.
     """
-    if callable(own := getattr(given, "digest", None)):
+    if callable(own := getattr(given, "public_digest", None)):
         return str(own())
     if not callable(state := getattr(given, "state_dict", None)):
         return ""

@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
@@ -149,8 +150,8 @@ def account(
             events = list(total.events)
         else:
             raise validation.fail("ledger", str(paths[0]), "be given without a schedule")
-        by = total.epsilon if total else lambda delta, name: epsilon_of(events, delta, name)
-        guarantees, unsupported = api.by_methods(methods, lambda name: by(delta, name))
+        by = functools.partial(total.epsilon if total else functools.partial(epsilon_of, events), delta)
+        guarantees, unsupported = api.by_methods(methods, by)
     if total is None:
         return Account(delta, guarantees, unsupported)
     return Account(delta, guarantees, unsupported, total.assumptions, tuple(total.notes))

@@ -116,17 +116,26 @@ class Arrays:
         return f"{type(self).__name__}({self.name!r}: {sizes}, {kinds})"
 
     def digest(self) -> str:
-        """The SHA-256 digest of all examples, labels and owners."""
+        """The SHA-256 digest of all examples. It is private: it confirms a guess of the examples."""
         return self._digest
+
+    def public_digest(self) -> str:
+        """The SHA-256 digest of the public test part, and of nothing else."""
+        return self._public_digest
 
     @cached_property
     def _digest(self) -> str:
-        found = hashlib.sha256(repr(self).encode())
-        for part in (*self._train, *self._test):
+        return self._digest_of(*self._train, *self._test)
+
+    @cached_property
+    def _public_digest(self) -> str:
+        return self._digest_of(*self._test)
+
+    def _digest_of(self, *parts: Kept) -> str:
+        found = hashlib.sha256(repr((self.name, self.shape, self.classes)).encode())
+        for part in parts:
             for numbers in part.parts() if isinstance(part, SparseRows) else [part]:
                 found.update(numbers.numpy().tobytes())
-        if self.owners is not None:
-            found.update(np.ascontiguousarray(self.owners).tobytes())
         return found.hexdigest()
 
     def _require_names(self) -> None:

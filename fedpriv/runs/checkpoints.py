@@ -306,7 +306,7 @@ def _code(config: Config) -> dict[str, str]:
 
 
 def objects_of(config: Config) -> dict[str, str]:
-    """Digests of the data set and the model that were handed over as objects, where they have one."""
+    """Digests of what is public of the data set and the model that were handed over as objects."""
     marks: dict[str, str] = {}
     for key in ("dataset", "model"):
         value = getattr(config, key)

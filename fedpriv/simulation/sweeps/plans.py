@@ -258,7 +258,7 @@ def _each_once(notes: Mapping[str, list[str]], cells: int) -> list[str]:
 def require_folder(folder: Path, definition: Definition, objects: Mapping[str, str] | None = None) -> None:
     """Raises ArgumentError unless the folder is new, empty, or holds this sweep; changes nothing.
 
-    ``objects`` are digests of the data set and the model, where they were handed over as objects.
+    ``objects`` are digests of what is public of the data set and the model that were handed over as objects.
     """
     if folder.exists() and not folder.is_dir():
         raise validation.fail("out", str(folder), "be a folder, not a file")
