@@ -32,7 +32,7 @@ from fedpriv.federated.worker import zeros
 from fedpriv.secure_aggregation import messages, shamir
 from fedpriv.secure_aggregation.aggregation import aggregate, in_process, leaving
 from fedpriv.secure_aggregation.errors import ProtocolError
-from fedpriv.secure_aggregation.keys import KEY, Identity, Session
+from fedpriv.secure_aggregation.keys import DIGEST, KEY, Identity, Session
 from fedpriv.secure_aggregation.masks import Vector
 from fedpriv.secure_aggregation.messages import Exchange
 from fedpriv.secure_aggregation.party import Member, Party, pair_mask, self_mask
@@ -231,7 +231,7 @@ class WatchedProtocol:
         plain = {p: np.frombuffer(os.urandom(8 * _PROBE_LENGTH), np.uint64) for p in self._members}
         self._release.plain = plain
         cohort = next(iter(self._members.values())).cohort
-        session = Session("audit", 0, cohort, self._threshold, _PROBE_LENGTH)
+        session = Session("audit", 0, cohort, self._threshold, _PROBE_LENGTH, bytes(DIGEST))
         ask = leaving(in_process(self._members, lambda party: plain[party]), {Exchange.MASKED: gone})
         self.tests.add([], _NO_COHORT, 1.0)
         try:

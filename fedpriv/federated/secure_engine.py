@@ -8,8 +8,10 @@ for bit.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
+import hashlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -123,7 +125,8 @@ class SecureEngine:
         query, like = request.query, zeros(request.query)
         steps, length = grid_steps(request), sum(total.numel() for total in like)
         parties = self._parties
-        session = Session(parties.run, request.release, parties.cohort(), self._threshold, length)
+        asked = (self._threshold, length, digest(request))
+        session = Session(parties.run, request.release, parties.cohort(), *asked)
         ask = leaving(parties.ask(request, session), self._leave)
         try:
             found = aggregate(session, ask, self._sent)
@@ -159,6 +162,39 @@ def message(silos: Silos, request: SumRequest, party: int) -> Vector:
         raise ProtocolError(f"the release has {len(shards)} shards of party {party}; it must have one")
     one = SumRequest(request.query, request.release, shards, request.party_stds)
     return whole_steps(silos.answer(one).sums, grid_steps(request))
+
+
+def digest(request: SumRequest) -> bytes:
+    """SHA-256 of what a request asks of every party: points, blocks and noise, but not whose shards.
+
+    It is the same on both sides of the wire, where numbers are floats.
+    """
+    query = request.query
+    asked = (query.points, query.blocks, query.relative_noise, query.rate_factor, request.party_stds)
+    whole = hashlib.sha256()
+    for part in _encoded(asked):
+        whole.update(part)
+    return whole.digest()
+
+
+def _encoded(value: Any) -> Iterator[bytes]:
+    """The value as bytes that no other value has: each part names its kind and its size first."""
+    if isinstance(value, Tensor):
+        array = np.ascontiguousarray(value.detach().cpu().numpy())
+        yield f"tensor {array.dtype} {array.shape};".encode()
+        yield array.tobytes()
+    elif is_dataclass(value):
+        yield f"{type(value).__name__} {len(fields(value))};".encode()
+        for field in fields(value):
+            yield from _encoded(getattr(value, field.name))
+    elif isinstance(value, tuple):
+        yield f"tuple {len(value)};".encode()
+        for item in value:
+            yield from _encoded(item)
+    elif value is None or isinstance(value, bool):
+        yield f"{value};".encode()
+    else:
+        yield f"{float(value).hex()};".encode()
 
 
 def whole_steps(sums: Sequence[Tensor], steps: Sequence[float]) -> Vector:

@@ -96,6 +96,7 @@ def shown_content(
         "threshold": session.threshold,
         "length": session.length,
         "cohort": list(session.cohort),
+        "request": session.request,
     }
     records: dict[str, Any] = {"session": ConfigRecord(fields)}
     table: dict[str, Any] = {"parties": sorted(shown)}
@@ -115,9 +116,11 @@ def read_shown(content: RecordDict) -> Shown:
     numbers = [read_whole(fields.get(name)) for name in ("exchange", "release", "threshold", "length")]
     if numbers[0] not in set(Exchange) or not isinstance(fields.get("run"), str):
         raise MessageError("a message of secure aggregation names no exchange or no run")
-    exchange, cohort = Exchange(numbers[0]), tuple(_texts(fields, "cohort"))
+    exchange, cohort, asked = Exchange(numbers[0]), tuple(_texts(fields, "cohort")), fields.get("request")
+    if not isinstance(asked, bytes):
+        raise MessageError("a message of secure aggregation has no digest of its release's request")
     try:
-        session = Session(str(fields["run"]), numbers[1], cohort, numbers[2], numbers[3])
+        session = Session(str(fields["run"]), numbers[1], cohort, numbers[2], numbers[3], asked)
     except ArgumentError as error:
         raise ProtocolError(str(error)) from None
     parties = {party: _own(table, party, exchange) for party in _numbers(table, "parties")}

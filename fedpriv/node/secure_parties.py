@@ -15,7 +15,7 @@ from typing import Any
 
 from fedpriv._internal import validation
 from fedpriv.federated.engine import SumRequest
-from fedpriv.federated.secure_engine import Silos, message
+from fedpriv.federated.secure_engine import Silos, digest, message
 from fedpriv.secure_aggregation.aggregation import Participant
 from fedpriv.secure_aggregation.errors import ProtocolError, TooFewError
 from fedpriv.secure_aggregation.keys import KEY, Identity, Session
@@ -84,12 +84,17 @@ class NodeParties:
             request: the release's request with these silos' shards, in the exchange of masked messages.
         """
         replies = Replies()
+        asked = digest(request) if request is not None else b""
         for party, own in sorted(shown.items()):
             name = (session.run, party)
             if exchange is not Exchange.KEYS and self._joined.get(name) != session.release:
                 replies.absent.append(party)
                 continue
             try:
+                if exchange is Exchange.MASKED and asked != session.request:
+                    raise ProtocolError(
+                        "the server asks another question than the one that all parties agreed on"
+                    )
                 replies.messages[party] = self._reply(exchange, session, party, own, request)
             except TooFewError as error:
                 replies.too_few[party] = str(error)

@@ -25,7 +25,8 @@ from fedpriv.secure_aggregation.errors import ProtocolError
 from fedpriv.secure_aggregation.threshold import MAX_PARTIES, MIN_PARTIES, smallest_threshold
 
 KEY = 32  # bytes of every key
-_PROTOCOL = b"fedpriv secure aggregation 1"
+DIGEST = 32  # bytes of SHA-256
+_PROTOCOL = b"fedpriv secure aggregation 2"
 
 
 @dataclass(frozen=True)
@@ -64,6 +65,8 @@ class Session:
         cohort: the parties' public identity keys; party k is the k-th, from 1.
         threshold: t; fewer survivors release nothing.
         length: the number of integers in each message.
+        request: SHA-256 of what all parties are asked in this release. Noise that a peer adds to another
+            question, or in other steps, would not hide this party's message.
     """
 
     run: str
@@ -71,6 +74,7 @@ class Session:
     cohort: tuple[bytes, ...]
     threshold: int
     length: int
+    request: bytes
 
     def __post_init__(self) -> None:
         parties = len(self.cohort)
@@ -83,6 +87,8 @@ class Session:
         smallest = smallest_threshold(parties, malicious=False)
         if not smallest <= self.threshold <= parties:
             raise validation.fail("threshold", self.threshold, f"lie in [{smallest}, {parties}]")
+        if len(self.request) != DIGEST:
+            raise ProtocolError(f"the digest of the request has not {DIGEST} bytes")
         validation.integer("release", self.release)
         validation.integer("length", self.length, minimum=1)
 
@@ -96,7 +102,7 @@ class Session:
         """A hash of everything that the parties agree on."""
         run = self.run.encode()
         numbers = struct.pack(">IQIIQ", len(run), self.release, len(self.cohort), self.threshold, self.length)
-        return hashlib.sha256(b"".join([_PROTOCOL, numbers, run, *self.cohort])).digest()
+        return hashlib.sha256(b"".join([_PROTOCOL, numbers, run, self.request, *self.cohort])).digest()
 
     def verify(self, party: int, text: bytes, signature: bytes) -> None:
         """Raises ProtocolError unless ``signature`` is that party's, of ``text``."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import itertools
+import math
 import re
 import weakref
 from collections.abc import Callable
@@ -25,6 +26,7 @@ from fedpriv.config.plan import make_plan
 from fedpriv.config.schema import Config
 from fedpriv.data.client_files import write_client_file
 from fedpriv.federated.engine import SumRequest
+from fedpriv.federated.secure_engine import digest
 from fedpriv.flower import client_app
 from fedpriv.flower.client_app import _configs, _secure_parties, app
 from fedpriv.flower.error_masking import error_reply
@@ -44,6 +46,7 @@ from fedpriv.flower.secure_serialization import (
 )
 from fedpriv.flower.serialization import MessageError, read_request, request_content, shared_records
 from fedpriv.flower.topology import EngineError
+from fedpriv.mechanism.query import SumBlock
 from fedpriv.node.factory import make_worker
 from fedpriv.node.own_events import answered
 from fedpriv.node.secure_parties import NodeParties, Replies, pinned
@@ -240,7 +243,12 @@ def test_a_node_sends_no_plain_message_in_a_secure_run() -> None:
 
 def session_of(parties: NodeParties, **changes: Any) -> Session:
     keys = tuple(parties.keys(range(1, 8)).values())
-    return Session(**({"run": "0", "release": 0, "cohort": keys, "threshold": 5, "length": 7850} | changes))
+    return Session(
+        **(
+            {"run": "0", "release": 0, "cohort": keys, "threshold": 5, "length": 7850, "request": bytes(32)}
+            | changes
+        )
+    )
 
 
 def parties_of(config: Config, **own: Any) -> NodeParties:
@@ -285,7 +293,7 @@ def test_pinned_keys_are_the_owners_not_the_servers() -> None:
     pinned = (own.public, *peers)
     parties = parties_of(silos(), identity=own, pinned=pinned)
     assert parties.keys([1]) == {1: own.public}
-    session = Session("0", 0, pinned, 5, 7850)
+    session = Session("0", 0, pinned, 5, 7850, bytes(32))
     forged = replace(session, cohort=(*pinned[:6], Identity.fresh().public))
     assert "not the one" in parties.answer(Exchange.KEYS, forged, {1: None}, None).refused[1]
     assert 1 in parties.answer(Exchange.KEYS, session, {1: None}, None).messages
@@ -296,11 +304,61 @@ def test_pinned_keys_are_the_owners_not_the_servers() -> None:
 def test_a_request_of_another_release_is_refused_in_a_session() -> None:
     config = silos()
     parties, request = parties_of(config), first_request(config)
-    session = session_of(parties)
+    session = session_of(parties, request=digest(request))
     for exchange, why in ((Exchange.KEYS, ""), (Exchange.MASKED, "of another release than the session's")):
         shown = read_shown(content_of(replace(request, release=3), session, exchange, 1, {}))
         found = parties.answer(shown.exchange, shown.session, shown.parties, shown.request)
         assert not why or why in found.refused[1]
+
+
+def clipped_at(request: SumRequest, clip_norm: float) -> SumRequest:
+    [block] = request.query.blocks
+    assert isinstance(block, SumBlock)
+    changed = replace(block, terms=(replace(block.terms[0], clip_norm=clip_norm),))
+    return replace(request, query=replace(request.query, blocks=(changed,)))
+
+
+def elsewhere(request: SumRequest, value: float) -> SumRequest:
+    [point] = request.query.points
+    return replace(request, query=replace(request.query, points=(torch.full_like(point, value),)))
+
+
+# What a server could ask some parties, so that their noise or their data do not hide another's message.
+OTHERS: dict[str, Callable[[SumRequest], SumRequest]] = {
+    "a model that is no number": lambda request: elsewhere(request, math.nan),
+    "another model": lambda request: elsewhere(request, 1e-30),
+    "a clip norm with other steps": lambda request: clipped_at(request, 1.0001),
+    "another noise": lambda request: replace(request, query=replace(request.query, relative_noise=0.5)),
+    "another share of the noise": lambda request: replace(request, party_stds=(1e-3,)),
+}
+
+
+@pytest.mark.parametrize("what", OTHERS)
+def test_all_parties_answer_one_request_or_none(what: str, tmp_path: Path) -> None:
+    """The server asks the first node something else than the others: it refuses, and charges nothing."""
+    config = small(**OWNED)
+    request, grid = first_request(config), Owned(config, owners(config, tmp_path))
+    right, other = grid._answer, shared_records(OTHERS[what](request))
+
+    def answer(message: Message) -> Message:
+        if exchange_of(message) is Exchange.MASKED and message.metadata.dst_node_id == 1:
+            for name, record in other.items():
+                message.content[name] = record
+        return right(message)
+
+    grid._answer = answer  # type: ignore[method-assign]
+    with pytest.raises(ProtocolError, match=r"party 1 refuses .*another question than the one that all"):
+        engine_over(grid, config, strict=False).gather(request)
+    assert not (tmp_path / "0.npz.ledger.jsonl").exists() or not read(tmp_path / "0.npz.ledger.jsonl").events
+
+
+def test_the_digest_of_a_request_is_that_of_what_is_read_from_the_wire() -> None:
+    request = first_request(silos())
+    back = read_request(request_content(shared_records(request), request.shards[:1]))
+    assert digest(back) == digest(request)
+    assert digest(replace(request, shards=())) == digest(request)
+    digests = {digest(change(request)) for change in OTHERS.values()} | {digest(request)}
+    assert len(digests) == len(OTHERS) + 1
 
 
 def test_the_exchanges_are_not_for_other_runs() -> None:
@@ -332,6 +390,7 @@ WRONG: dict[str, tuple[str, str, Any]] = {
     "a run that is a number": ("session", "run", 3),
     "a release below 0": ("session", "release", -1),
     "a cohort of texts": ("session", "cohort", ["a"]),
+    "a digest that is a text": ("session", "request", "a"),
     "a party twice": ("shown", "parties", [4, 4]),
     "a party 0": ("shown", "parties", [0]),
     "texts that are numbers": ("shown", "4-texts", [1, 2]),
@@ -378,7 +437,7 @@ def test_the_longest_message_of_each_exchange_is_what_parties_send() -> None:
 
     request = first_request(config)
     engine_over(Forging(config, look, nodes=1), config).gather(request)
-    session = Session("0", 0, tuple(Identity.fresh().public for _ in range(4)), 3, 7850)
+    session = Session("0", 0, tuple(Identity.fresh().public for _ in range(4)), 3, 7850, bytes(32))
     for exchange, size in sizes.items():
         assert longest(exchange, session) - 114 <= size <= longest(exchange, session)
 
@@ -387,7 +446,7 @@ def test_a_masked_message_needs_the_runs_noise() -> None:
     config = silos()
     parties = _secure_parties(tuple(sorted(config.table().items())), (), 0)
     request = first_request(config)
-    session = session_of(parties)
+    session = session_of(parties, request=digest(request))
     content = content_of(replace(request, party_stds=None), session, Exchange.MASKED, 1, {})
     assert read_request(content).party_stds is None
     assert asked(config, content).error.reason == "MessageError"

@@ -53,6 +53,7 @@ def stream(key: bytes, length: int) -> list[int]:
 def aggregate(
     run: str,
     release: int,
+    request: bytes,
     identities: Sequence[bytes],
     threshold: int,
     values: Sequence[Sequence[int]],
@@ -62,7 +63,7 @@ def aggregate(
     """The whole release.
 
     Args:
-        run, release, threshold: as in the session.
+        run, release, request, threshold: as in the session.
         identities: the secret Ed25519 keys of parties 1, 2, ...
         values: each party's integers.
         entropies: each party's randomness.
@@ -72,9 +73,9 @@ def aggregate(
     cohort = [signer.public_key().public_bytes_raw() for signer in signers]
     n, length = len(cohort), len(values[0])
     context = sha(
-        b"fedpriv secure aggregation 1",
+        b"fedpriv secure aggregation 2",
         len(run.encode()).to_bytes(4, "big"), release.to_bytes(8, "big"), n.to_bytes(4, "big"),
-        threshold.to_bytes(4, "big"), length.to_bytes(8, "big"), run.encode(), *cohort,
+        threshold.to_bytes(4, "big"), length.to_bytes(8, "big"), run.encode(), request, *cohort,
     )  # fmt: skip
 
     def message(exchange: int, party: int, body: bytes) -> bytes:

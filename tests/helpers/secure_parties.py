@@ -54,13 +54,14 @@ class Cohort:
     threshold: int = 0
     run: str = "run"
     release: int = 0
+    request: bytes = bytes(32)
     leave: Mapping[str, set[int]] = field(default_factory=dict)
     alter: Mapping[str, Callable[[dict[int, bytes]], dict[int, bytes]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         cohort = tuple(identity(p).public for p in range(1, self.size + 1))
         t = self.threshold or smallest_threshold(self.size)
-        self.session = Session(self.run, self.release, cohort, t, self.length)
+        self.session = Session(self.run, self.release, cohort, t, self.length, self.request)
         self.members = {p: Member(identity(p), cohort) for p in self.session.parties}
         self.parties: dict[int, Party] = {
             p: member.join(self.session, stream(p)) for p, member in self.members.items()

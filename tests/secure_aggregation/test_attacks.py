@@ -180,11 +180,26 @@ def test_a_shrunken_or_foreign_cohort_is_refused() -> None:
     pinned, member = cohort.session.cohort, Member(identity(1), cohort.session.cohort)
     for other in (pinned[:3], pinned[::-1], (*pinned[:5], identity(9).public)):
         with pytest.raises(ProtocolError, match="cohort is not the one whose identity keys"):
-            member.join(Session("run", 0, other, len(other), 5))
+            member.join(Session("run", 0, other, len(other), 5, bytes(32)))
     with pytest.raises(ProtocolError, match="not in its cohort"):
         Member(identity(9), pinned).join(cohort.session)
     with pytest.raises(ProtocolError, match="repeats an identity key"):
-        Session("run", 0, (*pinned[:5], pinned[0]), 5, 5)
+        Session("run", 0, (*pinned[:5], pinned[0]), 5, 5, bytes(32))
+
+
+def test_parties_that_are_shown_different_requests_refuse_each_others_signatures() -> None:
+    """The server shows party 1 another request's digest: nobody's keys are signed for its session."""
+    cohort = Cohort(4)
+    other = replace(cohort.session, request=bytes([1]) * 32)
+    alone = Member(identity(1), other.cohort).join(other, stream(1))
+    sent = [alone.keys(), *(cohort.parties[p].keys() for p in (2, 3, 4))]
+    with pytest.raises(ProtocolError, match="party 2 did not sign its message"):
+        alone.shares(sent)
+    with pytest.raises(ProtocolError, match="party 1 did not sign its message"):
+        cohort.parties[2].shares(sent)
+    for digest in (b"", bytes(31), bytes(33)):
+        with pytest.raises(ProtocolError, match="the digest of the request has not 32 bytes"):
+            replace(cohort.session, request=digest)
 
 
 def test_a_lowered_threshold_is_refused() -> None:
@@ -196,14 +211,14 @@ def test_a_lowered_threshold_is_refused() -> None:
             with pytest.raises(
                 ProtocolError, match=f"threshold is {smallest - 1}; it must be at least {smallest}"
             ):
-                member.join(Session("run", 0, pinned, smallest - 1, 5))
-        assert member.join(Session("run", 0, pinned, smallest, 5)).number == 1
+                member.join(Session("run", 0, pinned, smallest - 1, 5, bytes(32)))
+        assert member.join(Session("run", 0, pinned, smallest, 5, bytes(32))).number == 1
     for threshold in (4, 10):
         with pytest.raises(ArgumentError, match=r"it must lie in \[5, 9\]"):
-            Session("run", 0, pinned, threshold, 5)
+            Session("run", 0, pinned, threshold, 5, bytes(32))
     for few in (0, 1, 65):
         with pytest.raises(ArgumentError, match=r"parties is \d+; it must lie in \[2, 64\]"):
-            Session("run", 0, tuple(identity(p).public for p in range(few)), few, 5)
+            Session("run", 0, tuple(identity(p).public for p in range(few)), few, 5, bytes(32))
 
 
 def test_too_few_announced_or_shared_keys_are_refused_by_the_parties() -> None:

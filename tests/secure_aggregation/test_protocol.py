@@ -69,12 +69,13 @@ def test_a_second_implementation_sends_the_same_messages(
     leave = {
         exchange: set(range(1, size + 1)) - stage for exchange, stage in zip(EXCHANGES, stages, strict=True)
     }
-    cohort = Cohort(size, length=9, threshold=threshold, run="a run", release=3, leave=leave)
+    asked = hashlib.sha256(b"a request").digest()
+    cohort = Cohort(size, length=9, threshold=threshold, run="a run", release=3, request=asked, leave=leave)
     total = cohort.total()
     secrets = [hashlib.sha256(b"identity %d" % p).digest() for p in range(1, size + 1)]
     entropies = [stream(p) for p in range(1, size + 1)]
     values = [messages_of(size, 9)[p].tolist() for p in range(1, size + 1)]
-    other = aggregate("a run", 3, secrets, threshold, values, entropies, stages)
+    other = aggregate("a run", 3, asked, secrets, threshold, values, entropies, stages)
     for exchange in EXCHANGES:
         assert cohort.sent[exchange] == other.messages[exchange], exchange
     assert total.tolist() == other.total
