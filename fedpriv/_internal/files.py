@@ -1,4 +1,4 @@
-"""Atomic file writes with errors that name the file, and reading of numbers from CSV files."""
+"""Files: atomic writes with errors that name the file, lines of JSON, and numbers from CSV files."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import json
 import os
 import secrets
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -68,6 +68,29 @@ def atomic(path: Path, private: bool = False) -> Iterator[BinaryIO]:
 
 def _for_owner(path: str, flags: int) -> int:
     return os.open(path, flags, 0o600)
+
+
+def append_line(path: Path, record: Mapping[str, Any]) -> None:
+    """Append a record as a line of JSON. A part of a line that a crash left does not take it along."""
+    with naming(path), path.open("ab+") as file:
+        if file.tell() and not _ends_a_line(file):
+            file.write(b"\n")
+        file.write(json.dumps(record).encode() + b"\n")
+
+
+def _ends_a_line(file: BinaryIO) -> bool:
+    file.seek(-1, os.SEEK_END)
+    return file.read(1) == b"\n"
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """The records of a file of lines, without lines that a crash left incomplete; [] if there is no file."""
+    found = []
+    if path.exists():
+        for text in path.read_text(encoding="utf-8", errors="replace").splitlines():
+            with contextlib.suppress(ValueError):
+                found.append(read_json(text))
+    return [record for record in found if isinstance(record, dict)]
 
 
 def sync_folder(folder: Path) -> None:

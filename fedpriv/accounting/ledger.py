@@ -33,7 +33,7 @@ import errno
 import json
 import os
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -248,10 +248,22 @@ def _give_name(draft: Path, path: Path) -> None:
         os.replace(draft, path)
 
 
+@contextlib.contextmanager
+def unused(path: str | os.PathLike[str]) -> Iterator[None]:
+    """No run opens the ledger within the block. Raises LedgerError if one has it open."""
+    try:
+        file = _locked(open(path, "r+b"), path)  # noqa: SIM115
+    except FileNotFoundError:
+        yield
+        return
+    with file:
+        yield
+
+
 def require_unused(path: str | os.PathLike[str]) -> None:
     """Raises LedgerError if a run has the ledger open, so that nobody deletes it meanwhile."""
-    with contextlib.suppress(FileNotFoundError):
-        _locked(open(path, "r+b"), path).close()  # noqa: SIM115
+    with unused(path):
+        pass
 
 
 def _ends_complete(path: str | os.PathLike[str]) -> bool:

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from fedpriv._internal import validation
+from fedpriv._internal import run_files, validation
 from fedpriv.accounting import local_view, parallel_composition
 from fedpriv.accounting.events import Event, Relation, of_costliest_group, tally
 from fedpriv.accounting.methods import relations
@@ -125,7 +125,7 @@ def replay(
     """
     path = Path(path)
     if path.is_dir():
-        path = path / "ledger.jsonl"
+        path = path / run_files.LEDGER
     if not path.is_file():
         raise validation.fail(name, str(path), "be an existing ledger file, or the folder of a run")
     with path.open("rb") as file:

@@ -46,7 +46,7 @@ from typing import Any
 
 import numpy as np
 
-from fedpriv._internal import validation
+from fedpriv._internal import run_files, validation
 from fedpriv.accounting import Ledger
 from fedpriv.auditing import claims
 from fedpriv.auditing.finding import Finding
@@ -244,7 +244,7 @@ def _run(subject: Subject, observe: Callable[[int], None], probed: bool = True) 
     plan, start = subject.plan, subject.start
     silos = range(plan.config.clients) if plan.by_silo else (None,)
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "ledger.jsonl"
+        path = Path(folder) / run_files.LEDGER
         with Ledger.create(path, {}) as ledger:
             budget_gate = RunAccountant(plan, ledger, path)
             charged = claims.Charged(budget_gate, path)

@@ -24,7 +24,7 @@ from typing import Any, cast
 
 import torch
 
-from fedpriv._internal import hardware, validation
+from fedpriv._internal import hardware, run_files, validation
 from fedpriv._internal.tensor_io import packed
 from fedpriv._internal.timing import Stopwatch, Timed
 from fedpriv.accounting import Ledger
@@ -132,7 +132,7 @@ def _laps(
     except OSError as error:
         hint = error.strerror or ""
         raise validation.fail("out", str(place), "be a folder to write to", hint) from None
-    with made as folder, Ledger.create(path := Path(folder) / "ledger.jsonl", {}) as ledger:
+    with made as folder, Ledger.create(path := Path(folder) / run_files.LEDGER, {}) as ledger:
         plain = RunAccountant(plan, ledger, path)
         budget_gate = Timed(plain, watch, {"affords": "accounting", "charge": "accounting"})
         cohorts = Timed(plan.cohorts(key), watch, {"draw": "sampling"})
@@ -150,8 +150,8 @@ def _evaluation(plan: Plan, state: State, budget_gate: RunAccountant, folder: Ru
         started = time.perf_counter()
         task.evaluate(state.output.to(device), *test, config.memory_budget * 2**20)
         budget_gate.spent()
-        folder.write("model.safetensors", packed(task.layout.split(state.output), {}))
+        folder.write(run_files.MODEL, packed(task.layout.split(state.output), {}))
         if obstacle(plan.config) is None:
-            folder.write(checkpoints.FILE, checkpoints.packed(plan, task.layout, state, budget_gate.head, ()))
+            folder.write(run_files.STATE, checkpoints.packed(plan, task.layout, state, budget_gate.head, ()))
         seconds.append(time.perf_counter() - started)
     return statistics.median(seconds[1:])

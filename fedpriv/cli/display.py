@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from fedpriv._internal import run_files
 from fedpriv.accounting import METHODS
 from fedpriv.cli.app import note, say
 from fedpriv.cli.progress import Bar
@@ -14,7 +15,7 @@ from fedpriv.config.resumable import obstacle
 from fedpriv.config.schema import Config
 from fedpriv.federated.stop_reason import divergence
 from fedpriv.report.notices import noise, remark
-from fedpriv.runs.checkpoints import FILE, Checkpoint
+from fedpriv.runs.checkpoints import Checkpoint
 from fedpriv.runs.result import Result
 from fedpriv.runs.run_dir import replaced
 from fedpriv.runs.runner import Status
@@ -110,11 +111,13 @@ def conclude(plan: Plan, result: Result, folder: str) -> None:
     rounds_left = last.get("round", 0) < plan.mechanism.rounds
     if rounds_left and result.stopped.resumable and obstacle(plan.config) is None:
         say(f"`fedpriv resume {folder}` continues the run")
-    say(f"{folder}/report.md says what epsilon means; {folder}/curves.png shows the run")
+    say(
+        f"{folder}/{run_files.REPORT_TEXT} says what epsilon means; {folder}/{run_files.CURVES} shows the run"
+    )
 
 
 def resume_hint(plan: Plan, folder: Path) -> str:
     """How a run continues that failed for a reason outside it, such as a full disk; empty where it cannot."""
-    if obstacle(plan.config) is not None or not (folder / FILE).is_file():
+    if obstacle(plan.config) is not None or not (folder / run_files.STATE).is_file():
         return ""
     return f"`fedpriv resume {folder}` continues from the last evaluation once the cause is removed"

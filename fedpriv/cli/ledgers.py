@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from fedpriv._internal import run_files
 from fedpriv._internal.validation import ArgumentError
 from fedpriv.accounting.totals import Total
 from fedpriv.cli.app import note, say
@@ -32,7 +33,7 @@ def delta_of(ledgers: Sequence[Path]) -> float:
 def _delta(folder: Path) -> float | None:
     """The delta of the run in this folder; None where there is none."""
     try:
-        found = read_file(folder / "config.toml").get("delta")
+        found = read_file(folder / run_files.CONFIG).get("delta")
     except (ArgumentError, OSError):
         return None
     return found if isinstance(found, float) and found > 0 else None

@@ -6,16 +6,15 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-from fedpriv._internal import validation
+from fedpriv._internal import run_files, validation
 from fedpriv._internal.settings import Scalar
 
-CONFIG = "config.toml"  # of a run's folder
 _NAMED = 4  # runs that a refusal names
 
 
 def holds_run(folder: Path) -> bool:
     """Whether the folder is that of a run."""
-    return (folder / CONFIG).is_file()
+    return (folder / run_files.CONFIG).is_file()
 
 
 def require_run(name: str, folder: Path, allowed: str = "be the output folder of a run") -> None:
@@ -28,9 +27,9 @@ def _instead(folder: Path) -> str:
     """What is there in place of a run's folder, and what to give where that is near."""
     if not folder.is_dir():
         return "it is a file" if folder.exists() else "there is no such folder"
-    runs = sorted(path.parent.name for path in folder.glob(f"*/{CONFIG}"))
+    runs = sorted(path.parent.name for path in folder.glob(f"*/{run_files.CONFIG}"))
     if not runs:
-        return f"no {CONFIG} is in it"
+        return f"no {run_files.CONFIG} is in it"
     if len(runs) <= _NAMED:
         return f"it holds {', '.join(runs)}: give the folder of one run"
     return f"it holds several runs: give the folder of one, such as {folder / runs[-1]}"
@@ -58,7 +57,7 @@ def read_run(folder: Path) -> dict[str, Any]:
     Version 0.1.0 had ``noise-draws = "auto"``: exact where nodes own their data, otherwise fast; and
     ``adadp-authors-code``, true or false, for two of the variants of ADADP.
     """
-    table = read_file(folder / CONFIG)
+    table = read_file(folder / run_files.CONFIG)
     if table.get("noise-draws") == "auto":
         table["noise-draws"] = "exact" if table.get("nodes-own-data") else "fast"
     if "adadp-authors-code" in table:

@@ -10,7 +10,6 @@ machine does not have the report; there the last line of the run's log says it.
 from __future__ import annotations
 
 import contextlib
-import json
 import math
 import os
 import tempfile
@@ -21,8 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedpriv._internal import validation
-from fedpriv._internal.files import read_json
+from fedpriv._internal import run_files, validation
+from fedpriv._internal.files import append_line, read_json, read_lines
 from fedpriv._internal.settings import toml_value
 from fedpriv.accounting import LedgerError, ledger
 from fedpriv.config import consistency
@@ -118,8 +117,7 @@ def _start(server: Party, settings: Mapping[str, Any], about: Mapping[str, Any])
     run = start_app(server, app, settings)
     if server.is_operator:
         about = {**about, "settings": dict(settings)}  # to continue it: the run's folder is elsewhere
-    with (server.folder / _RECORD).open("a") as record:
-        record.write(json.dumps({"run": run, "out": settings["out"], **about}) + "\n")
+    append_line(server.folder / _RECORD, {"run": run, "out": settings["out"], **about})
     return Started(run, None if server.is_operator else Path(settings["out"]))
 
 
@@ -149,7 +147,7 @@ def continuation(server: Party, run: int) -> dict[str, Any]:
         hint = "nothing was charged: start it again with `fedpriv deploy run`"
         raise validation.fail("RUN", run, "have a folder with its config.toml", hint)
     try:
-        ledger.require_unused(folder / "ledger.jsonl")
+        ledger.require_unused(folder / run_files.LEDGER)
     except LedgerError:
         raise LedgerError(
             f"run {run} still goes on: its ServerApp has the ledger open. `fedpriv deploy status` shows it, "
@@ -246,14 +244,14 @@ def ended(record: Mapping[str, Any], folder: Path) -> Ended:
     reason = checkpoints.stopped(folder)
     success = status == _COMPLETED and reason is not None and reason.complete
     spent = latest(folder).get("epsilon") if reason is None else _epsilon(folder)
-    resumable = (folder / checkpoints.FILE).is_file() and (reason.resumable if reason else True)
+    resumable = (folder / run_files.STATE).is_file() and (reason.resumable if reason else True)
     details = str(record.get("status-details", ""))
     return Ended(status, details, str(reason or ""), success, spent, resumable)
 
 
 def _epsilon(folder: Path) -> float | None:
     try:
-        epsilon = overview.epsilon(read_json((folder / "report.json").read_bytes()))
+        epsilon = overview.epsilon(read_json((folder / run_files.REPORT).read_bytes()))
     except (OSError, ValueError, KeyError, TypeError):
         return None
     return epsilon if math.isfinite(epsilon) else None
@@ -265,16 +263,13 @@ def folders(server: Party) -> dict[int, Path]:
 
 
 def _records(server: Party) -> list[dict[str, Any]]:
-    path = server.folder / _RECORD
-    if not path.is_file():
-        return []
-    return [read_json(line) for line in path.read_text().splitlines() if line.endswith("}")]
+    return [record for record in read_lines(server.folder / _RECORD) if {"run", "out"} <= record.keys()]
 
 
 def latest(folder: Path) -> dict[str, Any]:
     """The last record of a run's metrics: its round, its score and the epsilon spent; empty without one."""
     try:
-        lines = (folder / "metrics.jsonl").read_text().split("\n")[:-1]
+        lines = (folder / run_files.METRICS).read_text().split("\n")[:-1]
         return dict(read_json(lines[-1])) if lines else {}
     except (OSError, ValueError, TypeError):
         return {}

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from flwr.app import ArrayRecord, MetricRecord
 
-from fedpriv._internal import validation
+from fedpriv._internal import run_files, validation
 from fedpriv._internal.version import __version__
 from fedpriv.config.plan import Plan
 from fedpriv.config.resumable import obstacle
@@ -26,7 +26,7 @@ from fedpriv.report.notices import remark
 from fedpriv.runs import checkpoints
 from fedpriv.runs.budget import RunAccountant
 from fedpriv.runs.checkpoints import Checkpoint
-from fedpriv.runs.result import MODEL, TrainedModel, report_files
+from fedpriv.runs.result import TrainedModel, report_files
 from fedpriv.runs.run_dir import RunFolder
 
 Evaluate = Callable[[int, ArrayRecord], MetricRecord | None]
@@ -108,7 +108,7 @@ class AppRun:
         if note := self._remark():
             record["remark"] = note
         self.metrics.append(record)
-        self.folder.append("metrics.jsonl", record)
+        self.folder.append(run_files.METRICS, record)
         self._save()
         if not bool(torch.isfinite(self.state.params).all()):
             raise DivergedError
@@ -130,11 +130,11 @@ class AppRun:
         note = self._remark()
         about = {"fedpriv": __version__, "round": str(self.state.step)} | ({"remark": note} if note else {})
         tensors = self.arrays.tensors(self.state.output)
-        self.folder.write(MODEL, TrainedModel(tensors, self.arrays.layout.names).packed(about))
+        self.folder.write(run_files.MODEL, TrainedModel(tensors, self.arrays.layout.names).packed(about))
         if obstacle(self.plan.config) is None:
             head = self.accountant.head
             own = (self.plan, self.arrays.layout, self.state, head, self._resumed, self._untrained)
-            self.folder.write(checkpoints.FILE, checkpoints.packed(*own))
+            self.folder.write(run_files.STATE, checkpoints.packed(*own))
 
     def finish(self, stopped: StopReason) -> Mapping[str, Any]:
         """Write the report; returns the content of report.json."""

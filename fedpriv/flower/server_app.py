@@ -12,7 +12,7 @@ from pathlib import Path
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from fedpriv._internal import validation
+from fedpriv._internal import run_files, validation
 from fedpriv._internal.files import read_json
 from fedpriv._internal.validation import FedprivError
 from fedpriv.accounting import ledger
@@ -113,7 +113,7 @@ def _continued(config: Config) -> tuple[Plan, Checkpoint]:
     # The nodes make their plans from this run's settings.
     plan = make_plan(config.changed(continues="", out=before.out, overwrite=before.overwrite))
     checkpoints.require_settings(folder, before, plan.config)
-    ledger.require_unused(folder / "ledger.jsonl")
+    ledger.require_unused(folder / run_files.LEDGER)
     return plan, checkpoints.read(folder, plan)
 
 
@@ -125,7 +125,7 @@ def _going_on(resumed: Checkpoint) -> str:
 
 def _spent(folder: RunFolder, plan: Plan) -> str:
     """The epsilon that a failed run's report states; empty without noise, or if no report was written."""
-    path = folder.path / "report.json"
+    path = folder.path / run_files.REPORT
     guarantee = enforced_guarantee(read_json(path.read_bytes())) if path.is_file() else {}
     if plan.budget is None or (epsilon := guarantee.get("epsilon")) is None:
         return ""

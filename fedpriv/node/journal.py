@@ -14,16 +14,17 @@ decides what may be answered.
 
 from __future__ import annotations
 
-import json
-import os
+import logging
 from collections import Counter
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
-from fedpriv._internal.files import read_json
+from fedpriv._internal.files import append_line, read_lines
 from fedpriv.mechanism.units import PrivacyUnit
+
+_log = logging.getLogger(__name__)
 
 ANSWERED, REFUSED, FAILED = "answered", "refused", "failed"
 
@@ -41,9 +42,13 @@ class Journal:
     def __init__(self, path: Path, also: Callable[[dict[str, Any]], None] = lambda line: None) -> None:
         self._path, self._also = path, also
         self._refusals = Counter[str]()
+        self._failed = False  # whether a line could not be written
 
     def note(self, event: str, run: int | None = None, **fields: Any) -> None:
-        """Writes a line. Of the many refusals of one run only some are written, with their number."""
+        """Writes a line. Of the many refusals of one run only some are written, with their number.
+
+        A line that cannot be written is passed on, and the first one is warned of.
+        """
         line = {"time": datetime.now(UTC).isoformat(timespec="milliseconds"), "event": event}
         if run is not None:
             line["run"] = str(run)  # as a number, JSON's readers would round it
@@ -54,18 +59,13 @@ class Journal:
                 return
             fields["number"] = count
         line.update(fields)
-        with self._path.open("ab+") as file:
-            if file.tell() and not _ends_a_line(
-                file
-            ):  # a crash left a part, which must not take this line along
-                file.write(b"\n")
-            file.write(json.dumps(line).encode() + b"\n")
+        try:
+            append_line(self._path, line)
+        except OSError as error:  # as of a full disk: the node goes on, and its terminal has the line
+            if not self._failed:
+                _log.warning("%s takes no more lines (%s)", self._path, error.strerror or error)
+            self._failed = True
         self._also(line)
-
-
-def _ends_a_line(file: IO[bytes]) -> bool:
-    file.seek(-1, os.SEEK_END)
-    return file.read(1) == b"\n"
 
 
 def shareable(line: Mapping[str, Any], unit: str) -> dict[str, Any] | None:
@@ -83,14 +83,4 @@ def shareable(line: Mapping[str, Any], unit: str) -> dict[str, Any] | None:
 
 def read_journal(path: Path) -> list[dict[str, Any]]:
     """The lines of a journal, without lines that a crash left incomplete; [] if there is no file."""
-    if not path.exists():
-        return []
-    found = []
-    for text in path.read_text(encoding="utf-8", errors="replace").splitlines():
-        try:
-            line = read_json(text)
-        except ValueError:
-            continue
-        if isinstance(line, dict) and {"time", "event"} <= line.keys():
-            found.append(line)
-    return found
+    return [line for line in read_lines(path) if {"time", "event"} <= line.keys()]

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedpriv._internal import validation
+from fedpriv._internal import run_files, validation
 from fedpriv._internal.files import read_json
 from fedpriv.config.reading import read_run
 from fedpriv.config.resumable import obstacle
@@ -221,8 +221,8 @@ def read_one(folder: Path) -> Run:
             "FOLDER", str(folder), "hold a config.toml of this version", str(error)
         ) from None
     try:
-        lines = (folder / "metrics.jsonl").read_text().splitlines()
-        report = read_json((folder / "report.json").read_bytes())  # a run that goes on has half a line
+        lines = (folder / run_files.METRICS).read_text().splitlines()
+        report = read_json((folder / run_files.REPORT).read_bytes())  # a run that goes on has half a line
         run = Run(folder, config, tuple(read_json(line) for line in lines), report)
         _ = run.ended, run.gate, run.report["remark"]
         _ = [(record["round"], record["epsilon"]) for record in run.metrics]

@@ -27,7 +27,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from fedpriv._internal import tensor_io, user_code, validation
+from fedpriv._internal import run_files, tensor_io, user_code, validation
 from fedpriv._internal.files import read_json
 from fedpriv.accounting import LedgerError, ledger
 from fedpriv.accounting.head import Head
@@ -42,9 +42,7 @@ from fedpriv.parameters import Layout
 from fedpriv.report.comparison import spend_hint
 from fedpriv.report.notices import remark
 
-FILE = "state.safetensors"
 _SILO = "silo/"  # of tensors of silos
-REPORTS = ("report.json", "report.md", "curves.png")  # in the order in which a run's end writes them
 
 
 @dataclass(frozen=True)
@@ -113,7 +111,7 @@ def packed(
     untrained: Mapping[str, float | None] | None = None,
     silos: Mapping[int, SiloState] | None = None,
 ) -> bytes:
-    """The content of FILE.
+    """The content of the state's file.
 
     ``head`` is where the ledger ended when the run reached the state. ``silos`` are the states of silos that
     this process hosts.
@@ -201,11 +199,11 @@ def begun_rounds(plan: Plan, record: Record) -> int:
 
 
 def _state(folder: Path, config: Config) -> tuple[State, dict[int, SiloState], dict[str, Any]]:
-    path = folder / FILE
+    path = folder / run_files.STATE
     if not path.is_file():
         begun = _ledger(folder, config).events
         hint = "" if begun else "nothing was charged: begin the run again, with --overwrite"
-        raise validation.fail("FOLDER", str(folder), f"hold a run's {FILE}", hint)
+        raise validation.fail("FOLDER", str(folder), f"hold a run's {run_files.STATE}", hint)
     try:
         with safe_open(path, "pt") as file:
             about = read_json(file.metadata()["fedpriv"])
@@ -228,7 +226,7 @@ def _state(folder: Path, config: Config) -> tuple[State, dict[int, SiloState], d
         ValueError,
         RuntimeError,
     ):  # RuntimeError: torch has no such type
-        raise validation.fail("FOLDER", str(folder), f"hold an intact {FILE}") from None
+        raise validation.fail("FOLDER", str(folder), f"hold an intact {run_files.STATE}") from None
 
 
 def _silos(tensors: Mapping[str, Tensor], rounds: Mapping[str, int]) -> dict[int, SiloState]:
@@ -260,23 +258,23 @@ def _settings(folder: Path) -> str:
     more settings can resume the run: settings that the file lacks have their defaults.
     """
     # A text that is no UTF-8 has another digest, too.
-    lines = (folder / "config.toml").read_text("utf-8", "replace").splitlines(keepends=True)
+    lines = (folder / run_files.CONFIG).read_text("utf-8", "replace").splitlines(keepends=True)
     return "".join(line for line in lines if not line.startswith("#"))
 
 
 def _ledger(folder: Path, config: Config) -> Record:
     try:
-        return ledger.read(folder / "ledger.jsonl", command=config.ledger_anchor_command or None)
+        return ledger.read(folder / run_files.LEDGER, command=config.ledger_anchor_command or None)
     except OSError:
         raise validation.fail("FOLDER", str(folder), "hold a run's ledger.jsonl") from None
 
 
 def stopped(folder: Path) -> StopReason | None:
     """How the run ended; None where it was killed, and be it while it wrote its report."""
-    if not all((folder / name).is_file() for name in REPORTS):
+    if not all((folder / name).is_file() for name in run_files.REPORTS):
         return None
     try:
-        return StopReason(read_json((folder / "report.json").read_bytes())["result"]["stopped"])
+        return StopReason(read_json((folder / run_files.REPORT).read_bytes())["result"]["stopped"])
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
@@ -284,7 +282,7 @@ def stopped(folder: Path) -> StopReason | None:
 def _metrics(folder: Path, step: int) -> tuple[dict[str, Any], ...]:
     """The whole records of rounds up to ``step``; a line that was cut off was no record yet."""
     try:
-        lines = (folder / "metrics.jsonl").read_text().split("\n")[:-1]
+        lines = (folder / run_files.METRICS).read_text().split("\n")[:-1]
         records = [read_json(line) for line in lines]
         return tuple(record for record in records if record["round"] <= step)
     except (OSError, ValueError, KeyError, TypeError):

@@ -24,7 +24,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from fedpriv import models
-from fedpriv._internal import tensor_io, user_code, validation
+from fedpriv._internal import run_files, tensor_io, user_code, validation
 from fedpriv._internal.files import read_json
 from fedpriv._internal.version import __version__
 from fedpriv.accounting.head import Head, HeadFile, head_path, read_head
@@ -45,8 +45,6 @@ from fedpriv.tasks import metrics as metrics_module
 if TYPE_CHECKING:
     import pandas
     from matplotlib.figure import Figure
-
-MODEL = "model.safetensors"
 
 
 class MissingDependencyError(validation.FedprivError, ImportError):
@@ -183,13 +181,13 @@ class Result:
             target = RunFolder.create(folder, overwrite)
         note = remark(self.config)
         target.begin(self.config, note, self.metrics)
-        target.write("ledger.jsonl", self.ledger)
+        target.write(run_files.LEDGER, self.ledger)
         if self.ledger:
-            path = target.path / "ledger.jsonl"
+            path = target.path / run_files.LEDGER
             HeadFile.create(head_path(path), parse(self.ledger, str(path)).head).close()
         last = str(self.metrics[-1]["round"]) if self.metrics else "0"
         about = {"fedpriv": __version__, "round": last} | ({"remark": note} if note else {})
-        target.write(MODEL, self.trained.packed(about))
+        target.write(run_files.MODEL, self.trained.packed(about))
         for name, content in report_files(self.report, self.metrics, self.spending).items():
             target.write(name, content)
         return target.path
@@ -206,9 +204,9 @@ def report_files(
 ) -> dict[str, str | bytes]:
     """The files that a run's end writes, in that order."""
     return {
-        "report.json": json.dumps(report, indent=2) + "\n",
-        "report.md": markdown.markdown(report),
-        "curves.png": plots.curves(report, metrics, spending),
+        run_files.REPORT: json.dumps(report, indent=2) + "\n",
+        run_files.REPORT_TEXT: markdown.markdown(report),
+        run_files.CURVES: plots.curves(report, metrics, spending),
     }
 
 
@@ -238,17 +236,17 @@ def load_result(folder: str | Path) -> Result:
     path = Path(folder)
     require_run("folder", path)
     config = Config.parse(read_run(path))
-    if not (path / "report.json").is_file():
+    if not (path / run_files.REPORT).is_file():
         hint = f"it has no report.json; {resume_hint(path, config)}"
         raise validation.fail("folder", str(folder), "hold a run that has ended", hint)
     try:
-        report = read_json((path / "report.json").read_bytes())
-        lines = (path / "metrics.jsonl").read_text().splitlines()
+        report = read_json((path / run_files.REPORT).read_bytes())
+        lines = (path / run_files.METRICS).read_text().splitlines()
         metrics = [read_json(line) for line in lines]
         spending = [(record["round"], record["epsilon"]) for record in metrics]
         stopped = StopReason(report["result"]["stopped"])
         trained = _trained(path, config)
-        ledger = _ledger(path / "ledger.jsonl", report)
+        ledger = _ledger(path / run_files.LEDGER, report)
     except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
         if isinstance(error, validation.FedprivError):
             raise
@@ -271,7 +269,7 @@ def _ledger(path: Path, report: Mapping[str, Any]) -> bytes:
 
 
 def _trained(folder: Path, config: Config) -> TrainedModel:
-    with safe_open(folder / MODEL, "pt") as file:
+    with safe_open(folder / run_files.MODEL, "pt") as file:
         about = file.metadata() or {}
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     if "trained" not in about:

@@ -15,23 +15,22 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from fedpriv._internal import validation
-from fedpriv._internal.files import atomic, naming, unwritable
+from fedpriv._internal import run_files, validation
+from fedpriv._internal.files import append_line, atomic, unwritable
 from fedpriv.accounting import ledger as ledgers
 from fedpriv.accounting.head import SUFFIX
 from fedpriv.accounting.record import parse
 from fedpriv.config.schema import Config
-from fedpriv.runs import checkpoints
 from fedpriv.tasks.metrics import counted
 
 FILES = (
-    "config.toml",
-    "metrics.jsonl",
-    "ledger.jsonl",
-    f"ledger.jsonl{SUFFIX}",
-    "model.safetensors",
-    checkpoints.FILE,
-    *checkpoints.REPORTS,
+    run_files.CONFIG,
+    run_files.METRICS,
+    run_files.LEDGER,
+    f"{run_files.LEDGER}{SUFFIX}",
+    run_files.MODEL,
+    run_files.STATE,
+    *run_files.REPORTS,
 )
 COMPARISON_FILES = ("compare.json", "compare.md", "compare.png", "compare.svg")
 
@@ -43,7 +42,7 @@ def default_folder() -> str:
 
 def replaced(folder: Path) -> str:
     """What to know before a run replaces the one in ``folder``; empty if that one charged nothing."""
-    path = folder / "ledger.jsonl"
+    path = folder / run_files.LEDGER
     try:
         releases = sum(event.count for event in parse(path.read_bytes(), str(path)).events)
     except OSError:
@@ -60,6 +59,16 @@ def replaced(folder: Path) -> str:
     )
 
 
+def _remove_run(folder: Path) -> None:
+    """Remove an earlier run's files, and what a kill left half written of them. Nobody can begin to charge
+    its ledger meanwhile. Raises LedgerError where it is open."""
+    ledger = folder / run_files.LEDGER
+    with ledgers.unused(ledger):
+        for name in (*FILES, *COMPARISON_FILES):
+            for file in (folder / name, *folder.glob(f".{name}.*")):
+                file.unlink(missing_ok=True)
+
+
 class RunFolder:
     """The output folder of one run."""
 
@@ -72,14 +81,14 @@ class RunFolder:
         """A fresh folder. Raises ArgumentError where it exists and holds anything, unless ``overwrite``.
 
         Overwriting removes the files of an earlier run and touches nothing else. Raises LedgerError where
-        that run still goes on: it would charge a ledger that nobody finds.
+        that run still goes on: it would charge a ledger that nobody finds. Without ``overwrite`` nothing is
+        removed, so that of two runs that begin at once one finds the other's ledger, and ends.
         """
         folder = cls.check(path, overwrite)
         note = replaced(folder)
         try:
-            for name in (*FILES, *COMPARISON_FILES):
-                for file in (folder / name, *folder.glob(f".{name}.*")):  # and what a kill left half written
-                    file.unlink(missing_ok=True)
+            if overwrite:
+                _remove_run(folder)
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise validation.fail("out", str(path), "be a folder to write to", error.strerror or "") from None
@@ -97,17 +106,17 @@ class RunFolder:
             raise validation.fail("out", str(path), "be a new or empty folder", "or give --overwrite")
         if why := unwritable(folder):
             raise validation.fail("out", str(path), "be a folder to write to", why)
-        for pattern in ("ledger.jsonl", "*/ledger.jsonl"):  # a comparison's lie one folder down
+        for pattern in (run_files.LEDGER, f"*/{run_files.LEDGER}"):  # a comparison's lie one folder down
             for ledger in folder.glob(pattern):
                 ledgers.require_unused(ledger)
         return folder
 
     def begin(self, config: Config, note: str | None, metrics: Iterable[Mapping[str, Any]]) -> None:
         """Write the settings, with a note if there is one, and the metrics by now; no report is left."""
-        for name in checkpoints.REPORTS:  # of the run until it was resumed: they say less than is spent
+        for name in run_files.REPORTS:  # of the run until it was resumed: they say less than is spent
             (self.path / name).unlink(missing_ok=True)
-        self.write("config.toml", (f"# {note}\n" if note else "") + config.toml())
-        self.write("metrics.jsonl", "".join(json.dumps(record) + "\n" for record in metrics))
+        self.write(run_files.CONFIG, (f"# {note}\n" if note else "") + config.toml())
+        self.write(run_files.METRICS, "".join(json.dumps(record) + "\n" for record in metrics))
 
     def write(self, name: str, content: bytes | str) -> None:
         """Write a file atomically: the old one or the whole new one, never a part."""
@@ -117,6 +126,4 @@ class RunFolder:
 
     def append(self, name: str, record: Mapping[str, Any]) -> None:
         """Append one JSON line and flush it."""
-        path = self.path / name
-        with naming(path), path.open("a") as file:
-            file.write(json.dumps(record) + "\n")
+        append_line(self.path / name, record)

@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from fedpriv._internal import validation
+from fedpriv._internal import run_files, validation
 from fedpriv._internal.version import __version__
 from fedpriv.accounting import Event, Ledger, anchor, local_view
 from fedpriv.accounting.ledger import Record
@@ -26,7 +26,7 @@ def open_accountant(
     """The run's accountant, with its ledger open; in a temporary folder where there is no ``folder``."""
     with ExitStack() as stack:
         where = folder.path if folder else Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        path = where / "ledger.jsonl"
+        path = where / run_files.LEDGER
         if resumed is None:
             header = _header(plan, where)
             ledger = stack.enter_context(Ledger.create(path, header, durable=folder is not None))

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from fedpriv import models
-from fedpriv._internal import user_code
+from fedpriv._internal import run_files, user_code
 from fedpriv._internal.version import __version__
 from fedpriv.accounting import METHODS
 from fedpriv.accounting.head import Head
@@ -47,7 +47,7 @@ from fedpriv.runs import checkpoints
 from fedpriv.runs.budget import RunAccountant
 from fedpriv.runs.callbacks import Callback, GuardedCallbacks
 from fedpriv.runs.checkpoints import Checkpoint
-from fedpriv.runs.result import MODEL, Result, TrainedModel, report_files
+from fedpriv.runs.result import Result, TrainedModel, report_files
 from fedpriv.runs.run_dir import RunFolder
 from fedpriv.runs.run_ledger import gate_events, open_accountant
 from fedpriv.runs.status import Status as Status
@@ -245,7 +245,7 @@ class _Job:
         record |= _remark(self.plan)
         self.metrics.append(record)
         if self.folder is not None:
-            self.folder.append("metrics.jsonl", record)
+            self.folder.append(run_files.METRICS, record)
             self._save()
         self.callbacks.on_evaluation(record)
 
@@ -260,7 +260,7 @@ class _Job:
         """Write the released model as it is by now."""
         if self.folder is not None:
             about = {"fedpriv": __version__, "round": str(self.state.step)}
-            self.folder.write(MODEL, self._trained().packed(about | _remark(self.plan)))
+            self.folder.write(run_files.MODEL, self._trained().packed(about | _remark(self.plan)))
             self._save_state()
 
     def _trained(self) -> TrainedModel:
@@ -280,7 +280,7 @@ class _Job:
         where the run has failed and writes its last files."""
         if self.folder is not None and self.silos is not None and obstacle(self.plan.config) is None:
             own = (*self.answered, self.resumed, self.untrained, self.silos)
-            self.folder.write(checkpoints.FILE, checkpoints.packed(self.plan, self.task.layout, *own))
+            self.folder.write(run_files.STATE, checkpoints.packed(self.plan, self.task.layout, *own))
 
     def finish(self, stopped: StopReason) -> Result:
         self._save()  # first: what follows may take seconds

@@ -18,7 +18,7 @@ from functools import lru_cache
 from itertools import cycle
 from typing import TYPE_CHECKING, Any
 
-from fedpriv._internal import plotting
+from fedpriv._internal import plotting, run_files
 from fedpriv._internal.settings import own_settings
 from fedpriv.accounting import Event, UnsupportedEvent, epsilon
 from fedpriv.accounting.events import Relation
@@ -35,7 +35,7 @@ from fedpriv.report.notices import NOT_PRIVATE, remark, unprotected
 from fedpriv.report.pictures.methods import accuracy_of_guessing
 from fedpriv.report.pictures.points import interval
 from fedpriv.report.summary import round_0
-from fedpriv.runs.result import MODEL, Result
+from fedpriv.runs.result import Result
 from fedpriv.runs.run_dir import RunFolder
 from fedpriv.tasks.metrics import Metric, counted, scores, shown
 
@@ -252,7 +252,7 @@ def adding_up(rows: Sequence[Row]) -> list[str]:
     texts, private = [], [row for row in rows if not unprotected(row.plan.config)]
     for row in rows:
         if row.plan.budget is None:
-            model = f"its model, {row.result.folder / MODEL}," if row.result.folder else "its model"
+            model = f"its model, {row.result.folder / run_files.MODEL}," if row.result.folder else "its model"
             texts.append(
                 f"The run {row.placement} is NOT PRIVATE: no noise is added. Do not publish {model} or its "
                 "scores if the data is private: nothing bounds what they reveal."

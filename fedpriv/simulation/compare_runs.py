@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedpriv._internal import validation
+from fedpriv._internal import run_files, validation
 from fedpriv._internal.settings import Needs, Scalar
 from fedpriv.config.builders import make_source, make_test
 from fedpriv.config.plan import Plan, make_plan
@@ -148,7 +148,7 @@ def run(sweep: Sweep, folder: Path, jobs: int, watch: Watch) -> tuple[list[Row],
 
 def _loaded(folder: Path) -> Result | None:
     """The run in a folder; None where it has none that left a report."""
-    return load_result(folder) if (folder / "report.json").is_file() else None
+    return load_result(folder) if (folder / run_files.REPORT).is_file() else None
 
 
 def _noted(result: Result, y: Tensor) -> Result:

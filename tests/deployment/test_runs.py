@@ -42,3 +42,15 @@ def test_a_run_that_cannot_go_on_is_refused_before_anything_starts(server: Party
     ledger, _ = Ledger.resume(tmp_path / "seven/ledger.jsonl")
     with ledger, pytest.raises(LedgerError, match="run 7 still goes on"):
         runs.continuation(server, 7)
+
+
+def test_a_line_that_a_crash_cut_off_takes_no_later_run_along(
+    server: Party, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next run begins a line of its own, and is found."""
+    with (server.folder / "runs.jsonl").open("a") as file:
+        file.write('{"run": 9, "ou')
+    assert runs.folders(server).keys() == {7, 8}
+    monkeypatch.setattr(runs, "start_app", lambda server, app, settings: 10)
+    runs._start(server, {"out": "ten"}, {})
+    assert runs.folders(server).keys() == {7, 8, 10}

@@ -134,6 +134,16 @@ def request(
     return SumRequest(query, release, (Shard(1, np.arange(40, 60), 1, home=1),), stds)
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a file system that is always full")
+def test_a_journal_on_a_full_disk_stops_no_answer(policy: Policy, caplog: pytest.LogCaptureFixture) -> None:
+    asking, lines = Asking(policy, r7=RUN), list[dict[str, Any]]()
+    asking.node._journal = Journal(Path("/dev/full"), lines.append)
+    assert not asking.ask(7, request_content(shared_records(request(RUN)), request(RUN).shards)).has_error()
+    assert asking.ask(7, RecordDict()).error.reason == "MessageError"
+    assert [line["event"] for line in lines] == ["answered", "refused"]
+    assert sum("takes no more lines" in text for text in caplog.messages) == 1
+
+
 def test_an_allowed_run_is_answered_from_the_owners_file(policy: Policy) -> None:
     server = Asking(policy, r7=RUN)
     assert server.ask(7, RecordDict(), "query").has_content()

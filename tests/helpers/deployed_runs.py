@@ -11,6 +11,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from fedpriv._internal import run_files
 from fedpriv.accounting import LedgerError, ledger
 from fedpriv.config.plan import Plan
 from fedpriv.node.policy_file import read_policy
@@ -113,7 +114,7 @@ def kill_between_rounds(
 
     It is stopped while the test looks whether that is so, and goes on if it is not.
     """
-    state, apps = folder / checkpoints.FILE, server_apps(deployed)
+    state, apps = folder / run_files.STATE, server_apps(deployed)
     while process.poll() is None:
         last = state.stat().st_mtime_ns
         while state.stat().st_mtime_ns == last and process.poll() is None:

@@ -17,7 +17,7 @@ import torch
 from helpers.small import SMALL, SMALL_SILOS, small
 from typer.testing import CliRunner
 
-from fedpriv._internal import user_code
+from fedpriv._internal import run_files, user_code
 from fedpriv._internal.validation import ArgumentError
 from fedpriv.accounting import Ledger, LedgerError, epsilon
 from fedpriv.accounting import ledger as ledgers
@@ -316,7 +316,7 @@ def test_a_record_newer_than_the_state_is_made_again(tmp_path: Path) -> None:
     config = PLAIN
     begin(tmp_path / "run", config, 3)  # at 3 the state was written, and an evaluation
     older = begin(tmp_path / "older", config, 2)
-    shutil.copy(tmp_path / "older" / checkpoints.FILE, tmp_path / "run" / checkpoints.FILE)
+    shutil.copy(tmp_path / "older" / run_files.STATE, tmp_path / "run" / run_files.STATE)
     checkpoint = checkpoints.read(tmp_path / "run", make_plan(config))
     assert [record["round"] for record in checkpoint.metrics] == [older.metrics[-1]["round"]] == [2]
     assert checkpoint.lost == 1
@@ -342,7 +342,7 @@ def test_runs_that_remember_more_than_their_state_are_refused(tmp_path: Path, ki
     config = small(**settings)
     plan = make_plan(config)
     begin(tmp_path / "run", config, 1)
-    assert not (tmp_path / "run" / checkpoints.FILE).exists()
+    assert not (tmp_path / "run" / run_files.STATE).exists()
     with pytest.raises(ArgumentError, match=why):
         checkpoints.read(tmp_path / "run", plan)
 
@@ -387,18 +387,18 @@ def _edit_ledger(folder: Path) -> None:
 
 
 def _flip_a_bit(folder: Path) -> None:
-    content = bytearray((folder / checkpoints.FILE).read_bytes())
+    content = bytearray((folder / run_files.STATE).read_bytes())
     content[-3] ^= 1
-    (folder / checkpoints.FILE).write_bytes(content)
+    (folder / run_files.STATE).write_bytes(content)
 
 
 BROKEN: dict[str, tuple[Callable[[Path], object], str]] = {
     "edited configuration": (_edit_config, "was changed"),
     "edited ledger": (_edit_ledger, "line 2 was edited"),
     "no ledger": (lambda folder: (folder / "ledger.jsonl").unlink(), "must hold a run's ledger.jsonl"),
-    "no state": (lambda folder: (folder / checkpoints.FILE).unlink(), "must hold a run's state.safetensors"),
+    "no state": (lambda folder: (folder / run_files.STATE).unlink(), "must hold a run's state.safetensors"),
     "half a state": (
-        lambda folder: (folder / checkpoints.FILE).write_bytes(b"12345678"),
+        lambda folder: (folder / run_files.STATE).write_bytes(b"12345678"),
         "an intact state.safetensors",
     ),
     "a flipped bit": (_flip_a_bit, "an intact state.safetensors"),
@@ -563,16 +563,16 @@ def test_no_report_says_less_than_was_spent_since(tmp_path: Path) -> None:
     """A run that is resumed and killed has no report of the time before."""
     config = PLAIN
     begin(tmp_path / "run", config, 2)
-    assert all((tmp_path / "run" / name).is_file() for name in checkpoints.REPORTS)
+    assert all((tmp_path / "run" / name).is_file() for name in run_files.REPORTS)
 
     def happens(request: SumRequest) -> None:
-        assert not any((tmp_path / "run" / name).exists() for name in checkpoints.REPORTS)
+        assert not any((tmp_path / "run" / name).exists() for name in run_files.REPORTS)
 
     assert go_on(tmp_path / "run", config, Engine(config, happens)).stopped == "rounds"
-    assert all((tmp_path / "run" / name).is_file() for name in checkpoints.REPORTS)
+    assert all((tmp_path / "run" / name).is_file() for name in run_files.REPORTS)
 
 
-@pytest.mark.parametrize("missing", checkpoints.REPORTS)
+@pytest.mark.parametrize("missing", run_files.REPORTS)
 def test_a_run_killed_while_it_wrote_its_report_gets_it(tmp_path: Path, missing: str) -> None:
     config = PLAIN
     whole = execute(make_plan(config), Engine(config), RunFolder.create(tmp_path / "run"))

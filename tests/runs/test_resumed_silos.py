@@ -9,6 +9,7 @@ import pytest
 import torch
 from helpers.small import SMALL_SILOS, small
 
+from fedpriv._internal import run_files
 from fedpriv._internal.validation import ArgumentError
 from fedpriv.accounting import Ledger, epsilon
 from fedpriv.accounting.ledger import read
@@ -205,7 +206,7 @@ def test_a_run_whose_silos_are_elsewhere_writes_no_state_that_lacks_theirs(tmp_p
             """Nothing to release."""
 
     execute(make_plan(config), Elsewhere(), RunFolder.create(tmp_path / "run"))
-    assert not (tmp_path / "run" / checkpoints.FILE).exists()
+    assert not (tmp_path / "run" / run_files.STATE).exists()
 
 
 def test_a_silo_whose_first_round_failed_goes_on_with_the_first_state() -> None:

@@ -14,6 +14,7 @@ from helpers.small import small, write_mnist
 from safetensors import safe_open
 from safetensors.torch import load_file
 
+from fedpriv._internal import run_files
 from fedpriv._internal.validation import ArgumentError
 from fedpriv.accounting import LedgerError
 from fedpriv.accounting import ledger as ledgers
@@ -138,7 +139,7 @@ def test_one_seed_writes_the_same_files(finished: tuple[Path, Config, Result], t
     """Byte for byte: in each process safetensors orders metadata in its own way."""
     folder, config, _ = finished
     run_in(tmp_path / "out", config)
-    for name in ("config.toml", "metrics.jsonl", "ledger.jsonl", "model.safetensors", checkpoints.FILE):
+    for name in ("config.toml", "metrics.jsonl", "ledger.jsonl", "model.safetensors", run_files.STATE):
         assert (tmp_path / "out" / name).read_bytes() == (folder / name).read_bytes(), name
 
 
@@ -375,6 +376,21 @@ def test_a_comparison_that_goes_on_is_not_overwritten(tmp_path: Path) -> None:
     ):
         RunFolder.create(tmp_path / "all", overwrite=True)
     assert (tmp_path / "all" / "compare.md").exists()
+
+
+def test_of_two_runs_that_begin_at_once_in_a_folder_one_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first opens its ledger after the second found the folder empty: nothing of it is removed."""
+    with ledgers.Ledger.create(tmp_path / run_files.LEDGER, {}) as first:
+        monkeypatch.setattr(RunFolder, "check", staticmethod(lambda path, overwrite: Path(path)))
+        RunFolder.create(tmp_path)
+        with pytest.raises(FileExistsError):
+            ledgers.Ledger.create(tmp_path / run_files.LEDGER, {})
+        with pytest.raises(LedgerError, match="another run writes to it"):
+            RunFolder.create(tmp_path, overwrite=True)
+        first.record([Event(1.0, "none", "add-remove")])
+    assert len(ledgers.read(tmp_path / run_files.LEDGER).events) == 1
 
 
 def test_the_picture_ends_at_what_was_charged_also_where_nobody_answered(

@@ -14,6 +14,7 @@ from helpers.killed import begun_and_killed
 from helpers.small import small
 
 from fedpriv import ArgumentError
+from fedpriv._internal import run_files
 from fedpriv.accounting import epsilon
 from fedpriv.accounting.ledger import read
 from fedpriv.accounting.methods.relations import added_or_removed
@@ -22,7 +23,6 @@ from fedpriv.config.schema import Config
 from fedpriv.federated.stop_reason import StopReason
 from fedpriv.mechanism.placement import PLACEMENTS
 from fedpriv.report.pictures.points import interval
-from fedpriv.runs import checkpoints
 from fedpriv.runs.run_dir import COMPARISON_FILES, FILES
 from fedpriv.runs.runner import Status
 from fedpriv.simulation import compare, compare_runs
@@ -62,7 +62,7 @@ def test_it_leaves_a_table_a_picture_and_every_run(compared: tuple[Path, list[co
     assert names == {*PLACEMENTS, *COMPARISON_FILES, *SWEEP_FILES}
     for placement in PLACEMENTS:
         # Who has given data under local noise is kept in memory only: that run cannot be resumed.
-        left_out = {checkpoints.FILE} if placement == "local" else set()
+        left_out = {run_files.STATE} if placement == "local" else set()
         assert {path.name for path in (folder / placement).iterdir()} == set(FILES) - left_out
     assert (folder / "compare.png").read_bytes().startswith(b"\x89PNG")
     assert json.loads((folder / "compare.json").read_text()) == [row.json() for row in compared[1]]

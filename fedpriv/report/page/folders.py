@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedpriv._internal import validation
+from fedpriv._internal import run_files, validation
 from fedpriv._internal.files import read_json
 from fedpriv.config.reading import read_run
 from fedpriv.config.schema import Config
@@ -16,7 +16,7 @@ from fedpriv.report.comparison import Group, Run
 from fedpriv.report.run_folders import only_candidates, run_folders
 from fedpriv.report.search_record import SearchRecord
 
-_FILES = ("config.toml", "metrics.jsonl", "report.json", "ledger.jsonl")
+_FILES = (run_files.CONFIG, run_files.METRICS, run_files.REPORT, run_files.LEDGER)
 
 
 @dataclass(frozen=True)
@@ -131,7 +131,7 @@ def _is_inside(folder: Path, root: Path, names: Sequence[str] = ("", *_FILES)) -
 def _unfinished(folder: Path) -> Unfinished:
     """A run without a report. A last line that is being written is left out."""
     try:
-        text = (folder / "metrics.jsonl").read_text()
+        text = (folder / run_files.METRICS).read_text()
         records = [read_json(line) for line in text[: text.rfind("\n") + 1].splitlines()]
         metrics = tuple(dict(record) | {"round": int(record["round"])} for record in records)
     except (OSError, ValueError, KeyError, TypeError):

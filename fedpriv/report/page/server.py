@@ -15,7 +15,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from fedpriv._internal import validation
+from fedpriv._internal import run_files, validation
 from fedpriv.report.page import data, folders
 from fedpriv.report.page.page import page
 from fedpriv.report.run_folders import run_folders
@@ -59,7 +59,7 @@ class Viewer(ThreadingHTTPServer):
         """The page; made anew where runs have ended since. What goes on reaches it by the events."""
         with self._lock:
             before, made = self._page
-            now = signature(self.root, ("config.toml", "report.json"))
+            now = signature(self.root, (run_files.CONFIG, run_files.REPORT))
             if now != before:
                 made = page(folders.read_inside(self.root), f"fedpriv: {self.root}", live=True)
                 self._page = now, made
@@ -140,7 +140,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.end_headers()
             before, quiet = None, 0
             while not self.server.ended.is_set():
-                now = signature(self.server.root, ("config.toml", "metrics.jsonl", "report.json"))
+                now = signature(self.server.root, (run_files.CONFIG, run_files.METRICS, run_files.REPORT))
                 if now != before:
                     runs = data.runs(folders.read_inside(self.server.root))
                     self.wfile.write(f"data: {json.dumps(runs)}\n\n".encode())

@@ -7,7 +7,7 @@ from dataclasses import replace
 from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
-from fedpriv._internal import plotting
+from fedpriv._internal import plotting, run_files
 from fedpriv.accounting import METHODS, plots
 from fedpriv.accounting.events import Event
 from fedpriv.accounting.local_view import costliest
@@ -117,7 +117,7 @@ def _events(cell: Ended) -> tuple[tuple[Event, ...], int] | None:
     With a limit of participations a client takes part in at most so many. The costliest ones come first, in
     the first rounds, so that no client has spent more by any round.
     """
-    path = cell.run.folder / "ledger.jsonl"
+    path = cell.run.folder / run_files.LEDGER
     try:
         record = parse(path.read_bytes(), str(path))
     except (OSError, ValueError):

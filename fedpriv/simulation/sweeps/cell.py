@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
-from fedpriv._internal import validation
+from fedpriv._internal import run_files, validation
 from fedpriv.accounting import LedgerError
 from fedpriv.accounting.record import parse
 from fedpriv.config.plan import Plan, make_plan
@@ -80,7 +80,7 @@ def prepared(folder: Path, config: Config) -> tuple[Plan, Checkpoint | None]:
 
 def _charged(folder: Path) -> bool:
     """Whether releases of an earlier run in the folder were charged; a ledger that is damaged counts."""
-    path = folder / "ledger.jsonl"
+    path = folder / run_files.LEDGER
     try:
         return bool(parse(path.read_bytes(), str(path)).events)
     except (FileNotFoundError, NotADirectoryError):

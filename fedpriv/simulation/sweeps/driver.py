@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedpriv._internal import plotting
+from fedpriv._internal import plotting, run_files
 from fedpriv._internal.files import atomic
 from fedpriv.federated.stop_reason import StopReason, divergence
 from fedpriv.report import sweep_results
@@ -254,7 +254,7 @@ def read_ended(sweep: Sweep, folder: Path, known: dict[str, Ended] | None = None
 
 def _has_metrics(folder: Path) -> bool:
     """Whether the run was evaluated; one that ended before its first round was not."""
-    path = folder / "metrics.jsonl"
+    path = folder / run_files.METRICS
     return path.is_file() and path.stat().st_size > 0
 
 
