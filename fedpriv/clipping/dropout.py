@@ -37,6 +37,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.dropout import _DropoutNd
 
+from fedpriv._internal import validation
 from fedpriv.clipping.dropout_calls import calling, seeded_calls
 
 # The constants of SplitMix64 (Steele et al. 2014), as signed 64-bit numbers.
@@ -112,6 +113,11 @@ class SeededDropout:
         assert self.seeds is not None
         self._calls += 1
         seeds = hash_seeds(self.seeds, self._calls)
+        if shape[0] % len(seeds):  # as for a table of positions that all examples share
+            raise validation.ArgumentError(
+                "dropout is applied to a tensor whose first axis is not that of the examples; apply it after "
+                "adding it to the examples, so that each example draws its own mask"
+            )
         entries = math.prod(shape) // len(seeds)
         positions = torch.arange(-(-entries // _FIELDS), device=seeds.device)
         fields = hash_seeds(seeds[:, None], positions).view(torch.int16)[:, :entries]

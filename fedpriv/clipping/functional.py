@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from fedpriv import models
-from fedpriv._internal import validation
+from fedpriv._internal import kept_state, validation
 from fedpriv.clipping.ghost.layers import by_matrix_products, masks_in_full
 from fedpriv.clipping.per_example import sum_gradients
 from fedpriv.clipping.preparation import prepare
@@ -89,6 +90,19 @@ class FunctionalModel:
             rows: Tensor = gradients(params, *each)
         return rows
 
+    def kept(self, *first: Tensor) -> kept_state.State:
+        """What the module keeps between calls: buffers, and tensors and numbers of its own code.
+
+        Args:
+            first: the parameters (d,), examples and labels, of whose shapes a first call is made with zeros.
+                It computes constants that wait until they are needed, and sees no example.
+        """
+        with contextlib.suppress(Exception):  # what is wrong with a model is told where it is used
+            params, *examples = first
+            self.losses(params, *(torch.zeros_like(part[:1]) for part in examples))
+        found = kept_state.of_module(self.module)
+        return found | {name: (tensor, tensor._version) for name, tensor in self._fixed.items()}
+
     def _outputs_at(self, tensors: Mapping[str, Tensor], x: Tensor) -> Tensor:
         trained = next(iter(tensors.values()))
         with masks_in_full(), self.dropout.forward_pass():
@@ -124,16 +138,17 @@ def clipped_sum(
             not changed; a copy runs in evaluation mode.
         loss: outputs (n, ...), y (n, ...) -> losses (n,), such as ``nn.CrossEntropyLoss(reduction="none")``.
         x, y: the examples (n, ...) and their labels (n, ...); tensors on the model's device, NumPy arrays, or
-            lists. Floats are converted to the parameters' dtype. n may be 0.
+            lists. Floats are converted to the result's dtype. n may be 0.
         clip_norm: C, the largest norm of one example's contribution; infinity clips nothing.
 
     Returns:
-        one flat tensor (d,) in the order of ``model.named_parameters()``, in the parameters' dtype;
+        one flat tensor (d,) in the order of ``model.named_parameters()``, in the parameters' dtype, or in
+        float32 where that has fewer digits;
         ``fedpriv.parameters.layout_of(model).split(total)`` gives the tensors by name.
 
     Raises:
-        ArgumentError: an argument is of another type, the model or the loss mixes examples, or the clip norm
-            is out of range.
+        ArgumentError: an argument is of another type, the model or the loss mixes examples, the model keeps
+            something from call to call, or the clip norm is out of range.
 
     >>> model, x, y = nn.Linear(3, 2), torch.zeros(4, 3), torch.tensor([0, 1, 1, 1])
     >>> nn.init.zeros_(model.weight), nn.init.zeros_(model.bias)  # doctest: +ELLIPSIS
@@ -147,9 +162,17 @@ def clipped_sum(
         raise validation.fail("loss", loss, "be a function of outputs and y", _UNREDUCED)
     functional = FunctionalModel(model, loss)
     params = functional.layout.join({name: p.detach() for name, p in model.named_parameters()})
+    if params.dtype in (torch.float16, torch.bfloat16):  # the sum's rounding would exceed the clip norm
+        params = params.float()
+    examples = _as_tensor("x", x, params), _as_tensor("y", y, params)
     with validation.python_names(("clip-norm",)):
         query = Query((params,), (SumBlock((Term(clip_norm=clip_norm),)),))
-        [total] = sum_gradients(functional, query, _as_tensor("x", x, params), _as_tensor("y", y, params))
+        before = functional.kept(params, *examples)
+        [total] = sum_gradients(functional, query, *examples)
+        if (name := kept_state.changed(before, functional.kept())) is not None:
+            allowed = "keep nothing from call to call"
+            hint = f"here {name} changes, and would carry one example into the gradients of others"
+            raise validation.fail("model", type(model).__name__, allowed, hint)
     return total.to(params.dtype)
 
 

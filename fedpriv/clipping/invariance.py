@@ -109,6 +109,8 @@ class Batches:
         try:
             with aligned_products(self.aligned):
                 return [compute(kinds.at(_order(size, turn)).padded(size)) for turn in range(turns)]
+        except torch.OutOfMemoryError:
+            raise
         except Exception:
             return None
 

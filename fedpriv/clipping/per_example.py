@@ -39,7 +39,7 @@ from fedpriv.clipping.ghost.clipper import clipper_of
 from fedpriv.clipping.ghost.coverage import Coverage, unit_gradients
 from fedpriv.clipping.ghost.layers import UnsupportedLayerError
 from fedpriv.clipping.invariance import BOOK_KEEPING, Batches, Trials
-from fedpriv.clipping.precision import Precision
+from fedpriv.clipping.precision import Precision, computing
 from fedpriv.clipping.protocol import Differentiable
 from fedpriv.clipping.units import Units
 from fedpriv.mechanism.query import Block, Query, SumBlock
@@ -218,11 +218,12 @@ def _by_rows(
 
 def _form_rows(task: Differentiable, points: Sequence[Tensor], units: Units) -> list[Tensor]:
     """The units' vectors (n, d) at the points, by vmap of grad."""
-    if units.weights is None:
-        with task.dropout.seeded(units.seeds):
-            return [task.gradients(point, units.x, units.y) for point in points]
-    own = units.x, units.y, units.weights, units.seeds
-    return [unit_gradients(task.losses, task.dropout, point, *own) for point in points]
+    with computing("float32", units.x.device):
+        if units.weights is None:
+            with task.dropout.seeded(units.seeds):
+                return [task.gradients(point, units.x, units.y) for point in points]
+        own = units.x, units.y, units.weights, units.seeds
+        return [unit_gradients(task.losses, task.dropout, point, *own) for point in points]
 
 
 def _form_alone(task: Differentiable, point: Tensor, units: Units) -> Tensor:
@@ -236,12 +237,12 @@ def _form_alone(task: Differentiable, point: Tensor, units: Units) -> Tensor:
         x, y, weights, seeds = one.x, one.y, one.weights, one.seeds
         if weights is not None:
             x, y, seeds = x[0], y[0], None if seeds is None else seeds[0]
-        with torch.enable_grad(), task.dropout.seeded(seeds):
+        with torch.enable_grad(), computing("float32", x.device), task.dropout.seeded(seeds):
             losses = task.losses(leaf, x, y)
             loss = losses.sum() if weights is None else (losses * weights[0]).sum()
-        if loss.requires_grad:
-            [slope] = torch.autograd.grad(loss, leaf, allow_unused=True)
-            rows[i] = 0 if slope is None else slope
+            if loss.requires_grad:
+                [slope] = torch.autograd.grad(loss, leaf, allow_unused=True)
+                rows[i] = 0 if slope is None else slope
     return rows
 
 
@@ -314,6 +315,9 @@ def _check_batch(task: Differentiable, query: Query, x: Tensor, y: Tensor) -> No
     for point in query.points:
         if point.shape != (task.dimension,):
             raise validation.fail("point", tuple(point.shape), f"have the shape ({task.dimension},)")
+        if point.dtype not in (torch.float32, torch.float64):
+            # In fewer digits the rounding of a sum of many units exceeds a clip norm.
+            raise validation.fail("point dtype", point.dtype, "be float32 or float64")
     for term in terms_of(query.blocks):
         if len(term.at) > len(query.points):
             raise validation.fail(

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from fedpriv import data, models
-from fedpriv._internal import hints, user_code, validation
+from fedpriv._internal import hints, kept_state, user_code, validation
 from fedpriv.config.schema import Config
 from fedpriv.data import View
 from fedpriv.data.features import FeatureSource, with_features
@@ -18,7 +18,6 @@ from fedpriv.models import parts, weights
 from fedpriv.models.initializers import keep
 from fedpriv.models.layers import Standardised
 from fedpriv.rng import Key
-from fedpriv.tasks import kept_state
 from fedpriv.tasks.losses import TARGETS, Loss
 from fedpriv.tasks.public_gradient import PublicGradient, split
 from fedpriv.tasks.task import Task

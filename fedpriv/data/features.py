@@ -142,7 +142,8 @@ class FeatureSource:
             part = x[start : start + size]
             padding = part[:1].expand(size - len(part), *part.shape[1:])
             rows[start : start + size] = self._features(torch.cat([part, padding]))[: len(part)]
-        return rows.half().float()
+        most = torch.finfo(torch.float16).max
+        return rows.clamp(-most, most).half().float()
 
     def _features(self, x: Tensor) -> Tensor:
         if self.kind.startswith("patches"):

@@ -36,7 +36,7 @@ from fedpriv.clipping.alignment import aligned_products
 from fedpriv.clipping.dropout import example_seeds, hash_seeds, select
 from fedpriv.clipping.ghost.clipped_sum import terms_of
 from fedpriv.clipping.invariance import Trials
-from fedpriv.clipping.precision import Precision
+from fedpriv.clipping.precision import Precision, computing
 from fedpriv.clipping.units import Units
 from fedpriv.federated.own_kernels import own_kernels
 from fedpriv.mechanism.query import Query
@@ -194,9 +194,9 @@ def _vector_of_one(
         leaf, total = params.detach().clone().requires_grad_(), torch.zeros_like(params)
         for start in range(0, len(x), batch_limit or len(x)):
             part = slice(start, start + (batch_limit or len(x)))
-            with task.dropout.seeded(select(seeds, part)):
+            with task.dropout.seeded(select(seeds, part)), computing("float32", x.device):
                 loss = task.losses(leaf, x[part], y[part]).sum() / len(x)
-            total += torch.autograd.grad(loss, leaf)[0]
+                total += torch.autograd.grad(loss, leaf)[0]
         return total
 
     if isinstance(work, OneGradient):
@@ -323,7 +323,7 @@ def _changes(
     for step in range(work.steps):
         batch = (step * lengths + own) % ends
         drawn = () if seeds is None else (hash_seeds(seeds[each, batch], step),)
-        with own_kernels(task.module, x.device):
+        with own_kernels(task.module, x.device), computing("float32", x.device):
             slopes = gradients(mine, x[each, batch], y[each, batch], weights, *drawn)
         for name, tensor in mine.items():
             tensor.sub_(slopes[name], alpha=work.learning_rate)

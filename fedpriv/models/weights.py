@@ -80,7 +80,9 @@ def start_from(module: nn.Module, path: str, trained_only: bool = False) -> nn.M
     if trained_only and fixed:
         hint = f"it has {some(fixed)}; if nodes own their data, frozen tensors come from the model's code"
         raise validation.fail(KEY, path, "contain trained parameters only", hint)
-    if broken := [name for name, tensor in tensors.items() if not bool(torch.isfinite(tensor).all())]:
+    state = module.state_dict()
+    used = {name: tensor.to(state[name].dtype) for name, tensor in tensors.items()}
+    if broken := [name for name, tensor in used.items() if not bool(torch.isfinite(tensor).all())]:
         raise validation.fail(KEY, path, "contain finite numbers", f"{some(broken)} has NaN or infinity")
     module.load_state_dict(tensors, strict=False)
     return module

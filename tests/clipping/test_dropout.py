@@ -465,3 +465,22 @@ def test_a_run_with_dropout_learns_and_repeats():
     one, again = (run.simulate(schema.Config.parse(values)) for _ in range(2))
     assert torch.equal(one.params, again.params)
     assert one.metrics[-1]["accuracy"] > 0.3
+
+
+class Positions(nn.Module):
+    """Drops entries of a table that all examples share."""
+
+    def __init__(self):
+        super().__init__()
+        self.table, self.drop, self.head = nn.Parameter(torch.ones(5, 4)), nn.Dropout(0.3), nn.Linear(20, 3)
+
+    def forward(self, x):
+        return self.head((x + self.drop(self.table)).flatten(1))
+
+
+def test_dropout_of_a_tensor_without_examples_is_refused_in_a_sentence():
+    task = Task(Positions())
+    query = Query((0.1 * torch.ones(task.dimension),), (SumBlock((Term(0.5),)),))
+    x, y, owner = torch.ones(12, 5, 4), torch.zeros(12, dtype=torch.int64), torch.arange(12) // 3
+    with pytest.raises(ArgumentError, match="first axis is not that of the examples; apply it after adding"):
+        clipped_sum(OneGradient(), task, query, x, y, owner, 4)

@@ -1,15 +1,21 @@
 """Passes of reduced precision: sums are close to exact, and no unit adds more than its clip norm."""
 
+from contextlib import contextmanager
+from dataclasses import replace
+
 import pytest
 import torch
 from helpers.clipping_paths import noise, one_point_query, two_point_query
 
 from fedpriv._internal.validation import ArgumentError
-from fedpriv.clipping import sum_gradients
+from fedpriv.clipping import per_example, sum_gradients
+from fedpriv.clipping.ghost import bookkeeping, compatibility
 from fedpriv.clipping.ghost.clipper import clipper_of
 from fedpriv.clipping.precision import computing
 from fedpriv.config.builders import make_work
 from fedpriv.config.schema import Config
+from fedpriv.federated import client_update
+from fedpriv.federated.client_update import LocalSteps, OneGradient
 from fedpriv.mechanism.query import Query, SumBlock, Term
 from fedpriv.tasks.task import Task
 
@@ -70,3 +76,32 @@ def test_the_precision_ends_with_the_context():
 def test_local_steps_of_reduced_precision_are_refused():
     with pytest.raises(ArgumentError, match="precision"):
         make_work(Config.parse({"work": "local-steps", "precision": "bf16"}))
+
+
+@pytest.mark.parametrize("work", [OneGradient(), LocalSteps(2, 0.1), LocalSteps(2, 0.1, 3)])
+def test_every_gradient_is_computed_in_a_known_precision(work, monkeypatch):
+    """GPUs round float32 convolutions to tf32 by default; then rows and book-keeping would differ."""
+    depth, found = 0, []
+
+    @contextmanager
+    def watched(precision, device):
+        nonlocal depth
+        depth += 1
+        with computing(precision, device):
+            yield
+        depth -= 1
+
+    for module in (per_example, compatibility, bookkeeping, client_update):
+        monkeypatch.setattr(module, "computing", watched)
+    task = Task("cnn")
+    name = "gradients" if isinstance(work, OneGradient) else "losses_at"  # trials compare losses outside
+    inner = getattr(task, name)
+    monkeypatch.setattr(task, name, lambda *given: (found.append(depth), inner(*given))[1])
+    query = Query((0.1 * noise(task.dimension).float(),), (SumBlock((Term(1.0),)),))
+    x, y = noise(6, 1, 28, 28).float(), torch.arange(6)
+    client_update.clipped_sum(work, task, query, x, y, torch.arange(6) // 2, 3)
+    if isinstance(work, OneGradient):
+        centred = replace(query.blocks[0], terms=(Term(1.0, offset=query.points[0]),))
+        sum_gradients(task, replace(query, blocks=(centred,)), x, y)
+    assert len(found) >= 2
+    assert all(found)

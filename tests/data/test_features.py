@@ -158,3 +158,11 @@ def test_files_of_other_data_in_memory_are_not_read(tmp_path):
     before, after = one.batch(np.arange(12)).x, other.batch(np.arange(12)).x
     changed = (before != after).flatten(1).any(1)
     assert changed.tolist() == [number == 5 for number in range(12)]
+
+
+def test_features_of_images_in_another_scale_stay_finite():
+    """Half precision ends at 65,504: infinite features would make every gradient count as zero."""
+    x, y = torch.full((4, 1, 8, 8), 6e4) * torch.rand(4, 1, 8, 8), torch.arange(4)
+    found = with_features(Arrays("large", x, y, x, y, classes=4), "scattering")
+    assert torch.isfinite(found.batch(np.arange(4)).x).all()
+    assert torch.isfinite(found.test().x).all()

@@ -21,7 +21,7 @@ from fedpriv.clipping.explicit import sum_rows
 from fedpriv.clipping.ghost.bookkeeping import BookKeeping
 from fedpriv.clipping.ghost.coverage import Coverage
 from fedpriv.clipping.ghost.layers import UnsupportedLayerError
-from fedpriv.clipping.precision import Precision
+from fedpriv.clipping.precision import Precision, computing
 from fedpriv.clipping.protocol import Differentiable
 from fedpriv.mechanism.query import LEAST, MOST, SumBlock, Term
 
@@ -158,7 +158,7 @@ class Trial:
         for move in (None, *(_SHIFT * move for move in self._shifts(task.layout.names))):
             point = self._point(move, generator)
             inputs, labels = self._made_up(_TRIAL_BATCH, generator)
-            with task.dropout.seeded(seeds):
+            with task.dropout.seeded(seeds), computing("float32", inputs.device):
                 rows = task.gradients(point, inputs, labels)
             clip = float(rows.norm(dim=1).median()) or 1.0  # clips some examples and not others
             if not LEAST <= clip <= MOST:

@@ -13,8 +13,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import fedpriv
+from fedpriv._internal.kept_state import changed, reachable
 from fedpriv._internal.validation import ArgumentError
-from fedpriv.tasks.kept_state import changed, reachable
 
 SEEN: list[Tensor] = []
 BY_NAME: dict[str, Any] = {"last": None}

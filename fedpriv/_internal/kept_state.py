@@ -35,6 +35,20 @@ def reachable(code: Callable[..., Any]) -> State:
     return found
 
 
+def of_module(module: nn.Module) -> State:
+    """The same of a module's own code, and the numbers and texts that its parts keep; not its parameters and
+    buffers, which are torch's."""
+    found: State = {}
+    for place, part in module.named_modules():
+        for name, value in _attributes(part) if _own(type(part)) else ():
+            where = ".".join(filter(None, (place, name)))
+            if value is None or isinstance(value, bool | int | float | str):
+                found[where] = None, value
+            else:
+                _walk(where, value, found, set(), _DEPTH)
+    return found
+
+
 def changed(before: State, after: State) -> str | None:
     """The name of a variable that has another tensor or array, or other numbers in it; None if none has."""
     for where, (value, was) in after.items():
