@@ -7,6 +7,7 @@ import csv
 import json
 import os
 import secrets
+import shlex
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -91,6 +92,11 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
             with contextlib.suppress(ValueError):
                 found.append(read_json(text))
     return [record for record in found if isinstance(record, dict)]
+
+
+def quoted(path: str | Path) -> str:
+    """The path as a word of a command to paste."""
+    return shlex.quote(str(path))
 
 
 def sync_folder(folder: Path) -> None:

@@ -133,6 +133,9 @@ def draw_on(axes: Axes, found: Curves, at: Sequence[float]) -> None:
         estimate = METHODS[methods[0]].kind == "estimate"
         label = f"{', '.join(methods)} ({'an estimate' if estimate else 'upper bound'})"
         shown = [value if math.isfinite(value) else math.nan for value in values]
+        ends = sum(map(math.isfinite, values))
+        if ends < len(values):
+            label += f", infinite from {at[ends]:g} on" if ends else ", infinite"
         axes.plot(at, shown, color=color, linestyle=":" if estimate else dashes, label=label)
         for method in found.lower.keys() & set(methods):
             axes.fill_between(at, found.lower[method], values, color=color, alpha=0.3)

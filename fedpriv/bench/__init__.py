@@ -78,7 +78,6 @@ def measure(
     expected = plan.mechanism.sampler.expected_size * compared.examples / compared.units
     actors = 0 if config.in_process else number_of_actors(config)
     figures = Figures(
-        parts={part: statistics.median(one[part] for one in splits) for part in PARTS},
         shares=shares(splits),
         round=whole,
         evaluation=evaluation,

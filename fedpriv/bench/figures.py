@@ -39,8 +39,8 @@ class Figures:
     """The measurements; times are medians in seconds.
 
     Attributes:
-        parts: seconds of a round by PARTS. With several nodes, data and clipped sum are the slowest node's.
-        shares: the shares of a round by PARTS, which sum to 1: scaled medians of each round's shares.
+        shares: the shares of a round by PARTS, which sum to 1: scaled medians of each round's shares. With
+            several nodes, data and clipped sum are the slowest node's.
         round: seconds of a whole round.
         evaluation: seconds of an evaluation, including the files that it writes.
         compared: clipped sums compared with ordinary gradients.
@@ -53,7 +53,6 @@ class Figures:
         advice: advice for faster rounds.
     """
 
-    parts: Mapping[str, float]
     shares: Mapping[str, float]
     round: float
     evaluation: float
@@ -66,6 +65,11 @@ class Figures:
     actors_memory: int
     ledger: str
     advice: tuple[str, ...] = ()
+
+    @property
+    def parts(self) -> dict[str, float]:
+        """Seconds of a round by PARTS, which add up to ``round``."""
+        return {part: share * self.round for part, share in self.shares.items()}
 
     @property
     def overhead(self) -> float:

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from fedpriv._internal import validation
+from fedpriv._internal.files import quoted
 from fedpriv._internal.validation import FedprivError
 from fedpriv.cli.app import AsJson, OfSettings, app, refusing, say
 from fedpriv.cli.progress import shown
@@ -158,7 +159,7 @@ def _audit_deployment(
             audits.wait(server, run, (lambda line: None) if as_json else typer.echo)
     except KeyboardInterrupt:
         if run:
-            say(f"run {run} goes on; `fedpriv deploy stop {folder} {run}` ends it", err=True)
+            say(f"run {run} goes on; `fedpriv deploy stop {quoted(folder)} {run}` ends it", err=True)
         raise typer.Exit(130) from None
     finally:
         found = nodes_audit.finish(place)

@@ -60,7 +60,7 @@ def bench(
 
         figures = measure(config, rounds, observe)
     if as_json:
-        typer.echo(json.dumps({**asdict(figures), "overhead": figures.overhead}))
+        typer.echo(json.dumps({"parts": figures.parts, **asdict(figures), "overhead": figures.overhead}))
         return
     whole = figures.round
     rows = [(part, f"{1000 * figures.parts[part]:.2f}", f"{figures.shares[part]:.0%}") for part in PARTS]

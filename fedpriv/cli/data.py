@@ -36,7 +36,7 @@ def data_list(as_json: AsJson = False) -> None:
     if as_json:
         typer.echo(json.dumps(sets))
         return
-    short = [row | {"what it is": re.split("[:,]", str(row["what it is"]))[0]} for row in sets]
+    short = [row | {"what it is": re.split(r"[:,](?![^(]*\))", str(row["what it is"]))[0]} for row in sets]
     print_table(tuple(short[0]), [[_text(cell) for cell in row.values()] for row in short])
     say(f"data folder: {data.data_folder()}; `fedpriv data info NAME` shows options, licence and source")
     say("Your own data set is named module:name, here and as a run's dataset.")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fedpriv._internal import validation
+from fedpriv._internal.files import quoted
 from fedpriv.cli.app import AsJson, app, group, print_table, refusing, say
 
 if TYPE_CHECKING:
@@ -78,7 +79,8 @@ def init(
         typer.echo(f"{path}")
     if not request.real_certificate:
         say(f"{folder}/authority/ca.key signs certificates of this deployment: keep it offline.")
-    say(f"Copy each folder to its party's machine, and nothing else. Next: `fedpriv deploy check {folder}`")
+    then = f"`fedpriv deploy check {quoted(folder)}`"
+    say(f"Copy each folder to its party's machine, and nothing else. Next: {then}")
 
 
 @deploy_app.command("enrol", short_help="Register the nodes' keys and bind each to its partition.")
@@ -250,7 +252,7 @@ def _wait(folder: Path, server: Party, started: Started) -> None:
     try:
         ended = runs.wait(server, started, typer.echo)
     except KeyboardInterrupt:
-        say(f"run {started.run} goes on; `fedpriv deploy stop {folder} {started.run}` ends it")
+        say(f"run {started.run} goes on; `fedpriv deploy stop {quoted(folder)} {started.run}` ends it")
         raise typer.Exit(130) from None
     epsilon = "" if ended.epsilon is None else f", epsilon {ended.epsilon:.4g} is spent"
     details = f" ({ended.details})" if ended.details and not ended.success else ""
@@ -258,7 +260,8 @@ def _wait(folder: Path, server: Party, started: Started) -> None:
     number = started.run
     say(f"run {number} ended: Flower says {ended.status}{details}, {report}{epsilon}", bold=True)
     if ended.resumable:
-        say(f"`fedpriv deploy resume {folder} {number}` goes on with it, if rounds and budget are left")
+        again = f"`fedpriv deploy resume {quoted(folder)} {number}`"
+        say(f"{again} goes on with it, if rounds and budget are left")
     if not ended.success:
         raise typer.Exit(1)
 

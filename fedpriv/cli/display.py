@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from fedpriv._internal import run_files
+from fedpriv._internal.files import quoted
 from fedpriv.accounting import METHODS
 from fedpriv.cli.app import note, say
 from fedpriv.cli.progress import Bar
@@ -110,7 +111,7 @@ def conclude(plan: Plan, result: Result, folder: str) -> None:
         note(sentence)
     rounds_left = last.get("round", 0) < plan.mechanism.rounds
     if rounds_left and result.stopped.resumable and obstacle(plan.config) is None:
-        say(f"`fedpriv resume {folder}` continues the run")
+        say(f"`fedpriv resume {quoted(folder)}` continues the run")
     say(
         f"{folder}/{run_files.REPORT_TEXT} says what epsilon means; {folder}/{run_files.CURVES} shows the run"
     )
@@ -120,4 +121,4 @@ def resume_hint(plan: Plan, folder: Path) -> str:
     """How a run continues that failed for a reason outside it, such as a full disk; empty where it cannot."""
     if obstacle(plan.config) is not None or not (folder / run_files.STATE).is_file():
         return ""
-    return f"`fedpriv resume {folder}` continues from the last evaluation once the cause is removed"
+    return f"`fedpriv resume {quoted(folder)}` continues from the last evaluation once the cause is removed"

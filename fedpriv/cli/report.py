@@ -109,7 +109,7 @@ def _write_pictures(groups: Sequence[Group], about: str, folder: Path) -> list[s
             for suffix, content in ((".png", plotting.png(figure)), (".svg", plotting.svg(figure))):
                 with atomic(own / f"{name}{suffix}") as file:
                     file.write(content)
-            written.append(name)
+            written.append(str((own / name).relative_to(folder)))
     return written
 
 

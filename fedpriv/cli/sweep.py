@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fedpriv._internal import validation
+from fedpriv._internal.files import quoted
 from fedpriv.cli.app import (
     AsJson,
     RayAddress,
@@ -100,7 +101,7 @@ def sweep(
 
 
 def _continued(file: Path, out: Path) -> str:
-    return f"`fedpriv sweep {file} --out {out}` continues the sweep"
+    return f"`fedpriv sweep {quoted(file)} --out {quoted(out)}` continues the sweep"
 
 
 def _show_cells(found: Sweep, out: Path, jobs: int, as_json: bool) -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from fedpriv._internal import user_code
+from fedpriv._internal.files import quoted
 from fedpriv._internal.validation import FedprivError
 from fedpriv.config.builders import make_source
 from fedpriv.config.schema import Config
@@ -186,7 +187,7 @@ def _ledger(node: Party, before_start: bool) -> str:
     for path in (policy.ledger, policy.anchor):
         if path.exists() or path.parent.exists():
             _require_writable(path)
-    made = f"`fedpriv node init {policy.path}` makes it, once"
+    made = f"`fedpriv node init {quoted(policy.path)}` makes it, once"
     if not policy.ledger.exists() and not policy.anchor.exists():
         state = State.WRONG if before_start else State.NOTE
         raise FaultError(f"{policy.ledger} is not made yet", made, state)

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from fedpriv._internal import run_files, validation
-from fedpriv._internal.files import append_line, read_json, read_lines
+from fedpriv._internal.files import append_line, quoted, read_json, read_lines
 from fedpriv._internal.settings import toml_value
 from fedpriv.accounting import LedgerError, ledger
 from fedpriv.config import consistency
@@ -94,9 +94,8 @@ def checked(server: Party, settings: Mapping[str, Any], audit: bool = False) -> 
         return config  # who is enrolled is on the server's machine; the run waits for its nodes
     missing = sorted(set(range(server.nodes)) - set(enrol.enrolled(server)))
     if len(missing) > server.nodes - (config.min_nodes or server.nodes):
-        raise validation.ArgumentError(
-            f"Partitions {missing} have no enrolled key; `fedpriv deploy enrol {server.folder}` enrols them."
-        )
+        enrols = f"`fedpriv deploy enrol {quoted(server.folder)}`"
+        raise validation.ArgumentError(f"Partitions {missing} have no enrolled key; {enrols} enrols them.")
     return config
 
 
@@ -194,7 +193,7 @@ def to_its_end(server: Party, run: int, show: Callable[[str], None]) -> dict[str
                 if time.monotonic() - answered > _PATIENCE:
                     raise FlowerError(
                         f"the SuperLink has not answered for {_PATIENCE:g} s; run {run} may still go "
-                        f"on: `fedpriv deploy status {server.folder}` shows it ({error})"
+                        f"on: `fedpriv deploy status {quoted(server.folder)}` shows it ({error})"
                     ) from None
                 record = {}
             if str(record.get("status", "")).startswith(_FINISHED):

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from fedpriv._internal import descriptors
+from fedpriv._internal.files import quoted
 from fedpriv.deployment import checks, enrol, flower_app, keys, operators
 from fedpriv.deployment.checks import FaultError, Look, State
 from fedpriv.deployment.folders import OPERATOR_PORT, USUAL_OPERATOR_PORT, Party
@@ -81,13 +82,13 @@ def _node_keys(server: Party) -> str:
 
 def _enrolment(server: Party) -> str:
     record = enrol.enrolled(server)
-    command = f"start the server, then `fedpriv deploy enrol {server.folder}`"
+    command = f"start the server, then `fedpriv deploy enrol {quoted(server.folder)}`"
     if missing := sorted(set(range(server.nodes)) - set(record)):
         raise FaultError(f"partitions {missing} are not enrolled", command, State.NOTE)
     for partition, path in enumerate(server.public_keys):
         if record[partition]["key"] != keys.fingerprint(keys.read_node_public(path)):
             text = f"partition {partition} is enrolled with another key than {path.name}"
-            raise FaultError(text, f"`fedpriv deploy rotate {server.folder} {partition} NEW_KEY`")
+            raise FaultError(text, f"`fedpriv deploy rotate {quoted(server.folder)} {partition} NEW_KEY`")
     return f"{server.nodes} nodes"
 
 
@@ -98,11 +99,11 @@ def _operators(server: Party) -> str:
         line = f"{OPERATOR_PORT} = {USUAL_OPERATOR_PORT}"
         remedy = f"add `{line}` and start.sh's function control, as `deploy init` writes them"
         raise FaultError(text, remedy, State.NOTE)
-    add = f"`fedpriv deploy operator add {server.folder} NAME`"
+    add = f"`fedpriv deploy operator add {quoted(server.folder)} NAME`"
     if not (present := operators.read(server)):
         raise FaultError("nobody may start runs from another machine", add, State.NOTE)
     for name, own in sorted(present.items()):
-        again = f"`fedpriv deploy operator revoke {server.folder} {name}`, then {add}"
+        again = f"`fedpriv deploy operator revoke {quoted(server.folder)} {name}`, then {add}"
         checks.dates(own, f"certificate of operator {name}", again)
     return ", ".join(sorted(present))
 

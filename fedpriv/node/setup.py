@@ -7,6 +7,7 @@ begin again with the whole limit.
 from __future__ import annotations
 
 from fedpriv._internal import validation
+from fedpriv._internal.files import quoted
 from fedpriv.accounting.anchor import FileAnchor
 from fedpriv.accounting.ledger import Record, read, require_not_deleted
 from fedpriv.node.ledger_file import content, locked, on_disk, opened
@@ -52,6 +53,6 @@ def require_set_up(policy: Policy) -> Record:
             return content(policy.ledger, policy.anchor)
     require_not_deleted(policy.ledger, policy.anchor)
     raise validation.ArgumentError(
-        f"this node has no ledger at {policy.ledger}; `fedpriv node init {policy.path}` makes it, once. "
-        "If it had one, restore it and its anchor from a copy: without them the limit would begin anew"
+        f"this node has no ledger at {policy.ledger}; `fedpriv node init {quoted(policy.path)}` makes it, "
+        "once. If it had one, restore it and its anchor from a copy: without them the limit would begin anew"
     )

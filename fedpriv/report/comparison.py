@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from fedpriv._internal import run_files, validation
-from fedpriv._internal.files import read_json
+from fedpriv._internal.files import quoted, read_json
 from fedpriv.config.reading import read_run
 from fedpriv.config.resumable import obstacle
 from fedpriv.config.schema import Config
@@ -246,14 +246,15 @@ def resume_hint(folder: Path, config: Config) -> str:
     elif config.nodes_own_data:
         goes_on = "`fedpriv deploy resume` continues a deployment's run"
     else:
-        goes_on = f"`fedpriv resume {folder}` continues an interrupted run"
+        goes_on = f"`fedpriv resume {quoted(folder)}` continues an interrupted run"
     return f"{goes_on}; {spend_hint(folder, config)}"
 
 
 def spend_hint(folder: Path, config: Config) -> str:
     """The hint to the spent epsilon of a run without a report."""
     delta = f"{config.resolved().delta:.3g}"
-    return f"its spend is in the ledger: `fedpriv account --ledger {folder / 'ledger.jsonl'} --delta {delta}`"
+    path = quoted(folder / run_files.LEDGER)
+    return f"its spend is in the ledger: `fedpriv account --ledger {path} --delta {delta}`"
 
 
 def remarks(groups: Sequence[Group]) -> tuple[str, list[list[str]]]:

@@ -50,6 +50,7 @@ def draw(
     axes.set(xlabel="round", ylabel=measure.axis, ylim=measure.limits(heights))
     axes.yaxis.label.set_color("tab:blue")
     plotting.rule(axes)
+    axes.set_xlim(0, 1.05 * max([1, *rounds, *(at for at, _ in spending)]))  # also where no score is finite
     title = f"{summary['data set']}, {summary['model']}, {summary['optimizer']}, "
     privacy = summary["privacy"]
     title += noise(privacy["placement"], Level(privacy["level"]).by_silo)

@@ -159,12 +159,15 @@ def of_groups(groups: Sequence[Group]) -> list[Ended]:
     """The runs of any groups as cells, whose settings are as few as tell the groups apart.
 
     A setting that follows from the others in these runs is left out, such as a sampler that goes with one
-    placement.
+    placement. A run that was cut short is a line of its own, as in the table of the groups.
     """
     keys = telling([group.settings for group in groups], [_kind(group) for group in groups])
     found = []
     for group in groups:
         settings = {key: group.settings[key] for key in keys if key in group.settings}
+        ended = group.runs[0].ended
+        if ended.resumable:  # one that diverged is a repetition: its settings led to it
+            settings["ended"] = ended.short
         found += [Ended({**settings, "seed": run.config.seed}, run) for run in group.runs]
     return found
 

@@ -94,7 +94,7 @@ class Row:
             MODELS: models,
             "epsilon is": self._kind(),
             "stopped": self.result.stopped,
-            "remark": self.result.report["remark"],
+            "remark": remarks(self) or None,
         }
 
     @property
@@ -252,10 +252,14 @@ def adding_up(rows: Sequence[Row]) -> list[str]:
     texts, private = [], [row for row in rows if not unprotected(row.plan.config)]
     for row in rows:
         if row.plan.budget is None:
-            model = f"its model, {row.result.folder / run_files.MODEL}," if row.result.folder else "its model"
+            models = [str(result.folder / run_files.MODEL) for result in row.results if result.folder]
+            several = len(row.results) > 1
+            runs, their = ("The runs", "their models") if several else ("The run", "its model")
+            named = f", {', '.join(models)}," if models else ""
             texts.append(
-                f"The run {row.placement} is NOT PRIVATE: no noise is added. Do not publish {model} or its "
-                "scores if the data is private: nothing bounds what they reveal."
+                f"{runs} {row.placement} {'are' if several else 'is'} NOT PRIVATE: no noise is added. Do not "
+                f"publish {their}{named} or {their.split()[0]} scores if the data is private: nothing bounds "
+                "what they reveal."
             )
     if sum(len(row.results) for row in private) < 2:
         return texts
@@ -360,6 +364,9 @@ def draw(rows: Sequence[Row]) -> Figure:
     seeds = [str(result.config.seed) for result in rows[0].results if result.config.seed >= 0]
     seeded = [f"{NOT_PRIVATE} (seed{'s' * (len(seeds) > 1)} {', '.join(seeds)})"] if seeds else []
     plotting.title(figure, [task(config), *means, *seeded])
+    if any(len(row.results) > 1 for row in rows):
+        bands = "Lines: the mean of n runs; bands: the 95 % confidence interval of the mean"
+        plotting.footer(figure, [f"{bands}, cut at {'0 and 100 %' if measure.fraction else '0'}."])
     return figure
 
 

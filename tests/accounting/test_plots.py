@@ -55,3 +55,15 @@ def test_errors_name_their_method_and_infinities_are_not_drawn() -> None:
     bare = curves([poisson(0.0)], 1e-5, ["pld", "zcdp"])
     assert bare.epsilon["zcdp"] == (math.inf,)
     assert draw(bare, "no noise").startswith(b"\x89PNG")
+
+
+def test_a_curve_that_becomes_infinite_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[Figure] = []
+    monkeypatch.setattr("matplotlib.figure.Figure.savefig", lambda self, *_, **__: drawn.append(self))
+    draw(Curves(1e-5, (1, 2, 3), {"pld": (1.0, 2.0, 3.0), "rdp": (1.0, 2.5, math.inf)}, {}, {}))
+    draw(Curves(1e-5, (1,), {"pld": (math.inf,)}, {}, {}))
+    labels = [[line.get_label() for line in figure.axes[0].lines] for figure in drawn]
+    assert labels == [
+        ["pld (upper bound)", "rdp (upper bound), infinite from 3 on"],
+        ["pld (upper bound), infinite"],
+    ]

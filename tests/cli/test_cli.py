@@ -385,6 +385,7 @@ def test_data_list_shows_which_data_sets_are_present(tmp_path: Path, monkeypatch
     assert ["mnist", "yes"] in [line.split()[:2] for line in call("data", "list").stdout.splitlines()]
     sets = {row["data set"]: row for row in json.loads(call("data", "list", "--json").stdout)}
     assert (sets["mnist"]["at hand"], sets["cifar-10"]["at hand"]) == (True, False)
+    assert "synthetic(1, 1)" in call("data", "list").stdout
 
 
 def test_data_info_says_what_a_data_set_is() -> None:

@@ -263,6 +263,9 @@ def words(figure: Figure) -> str:
 def test_pictures_tables_and_pages_have_the_mark(folder: Path, rendered_pictures: None) -> None:
     [run, again] = [comparison.read_one(folder / name) for name in ("run", "saved")]
     assert MARK in words(plots.draw(run.report, run.metrics, [(6, 1.9)]))
+    scoreless = [{**record, "accuracy": math.nan, "loss": math.nan} for record in run.metrics]
+    figure = plots.draw(run.report, scoreless, [(6, 1.9)])
+    assert figure.axes[0].get_xlim()[1] >= 6  # what was spent is in the picture of a run that diverged, too
     groups = comparison.grouped([run, again])
     assert groups[0].notes == [MARK]
     assert any(MARK in line for line in comparison_table.table(groups).notes)

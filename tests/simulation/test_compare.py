@@ -266,6 +266,12 @@ def test_the_runs_add_up_and_the_noiseless_one_is_not_private(
     assert "none (not private)" in labels
     assert "central (epsilon 3 against who sees the models, add-remove)" in labels
     assert [axes.get_xlabel() for axes in figure.axes] == ["round"]
+    assert len(figure.texts) == 1  # the title: there are no bands
+    two = replace(by_name["none"], results=by_name["none"].results * 2)
+    models, *_ = compare.adding_up([two])
+    assert models.startswith("The runs none are NOT PRIVATE: no noise is added. Do not publish their models,")
+    assert models.count("model.safetensors") == 2
+    assert "95 % confidence interval" in compare.draw([two]).texts[-1].get_text()
 
 
 def test_a_run_that_somebody_stopped_counts_whole(compared: tuple[Path, list[compare.Row]]) -> None:

@@ -240,3 +240,17 @@ def test_settings_that_follow_from_others_are_left_out() -> None:
     assert [tuple(cell.settings) for cell in found] == [("placement", "clients", "seed")] * 6
     names = [name for name, _, _ in pictures.drawn(found, "6 cells")]
     assert names == ["score-by-epsilon", "population", "score-by-setting", "score-by-round"]
+
+
+def test_a_run_that_was_cut_is_no_repetition_of_those_that_ended() -> None:
+    """It is a line of its own, as in the table, which says how it ended."""
+    whole = [ended(0.8, FOLDER=Path(name)).run for name in "abc"]
+    cut = ended(0.2, FOLDER=Path("d")).run
+    result = {**cut.report["result"], "stopped": "interrupted"}
+    cut = replace(cut, metrics=cut.metrics[:0], report={**cut.report, "result": result})
+    found = of_groups(grouped([*whole, cut]))
+    assert [cell.settings.get("ended") for cell in found] == [None, None, None, "interrupted"]
+    figure = score_by_round.draw(found[:3], "3 runs")
+    assert figure is not None
+    diverged = replace(cut, report={**cut.report, "result": {**result, "stopped": "diverged"}})
+    assert all("ended" not in cell.settings for cell in of_groups(grouped([*whole, diverged])))
