@@ -33,7 +33,7 @@ class Metric:
 
     def text(self, value: float | None) -> str:
         """The value for people."""
-        if value is None or math.isnan(value):
+        if value is None:
             return "-"
         return f"{value:.2%}" if self.fraction else f"{value:.4g}"
 
