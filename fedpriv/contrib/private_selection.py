@@ -46,9 +46,10 @@ is Q(z) f'(F(z)) with f'(x) = gamma / (1 - (1-gamma) x)^2.
 A repetition that ends at T differs by (1-gamma)^T in total variation, which adds (1 + e^epsilon) (1-gamma)^T
 to delta.
 
-All candidates have the same event sequence, so each is as private as every other. A score on private data is
-one more release of the run and must be among its events. A score on public test data costs nothing but is
-optimistic.
+Where candidates' event sequences differ, Q is a mixture of their runs. It is as indistinguishable as the
+worst of them at the same delta, and its divergence at an order is at most the largest of theirs. A score
+on private data is one more release of the run and must be among its events. A score on public test data
+costs nothing but is optimistic.
 
 >>> once = Selection((Event(20.0, "none", "add-remove"),), gamma=0.1)
 >>> [round(by.epsilon, 3) for by in (once.approximate(1e-5, "pld"), once.renyi(1e-5), once.epsilon(1e-5))]
@@ -95,17 +96,24 @@ class Selection:
         run: all events of one run, including those of a score on private data.
         gamma: the probability of stopping after a run, in (0, 1].
         most: T, the largest number of runs, or None.
+        others: the events of runs of candidates that have others than ``run``.
     """
 
     run: tuple[Event, ...]
     gamma: float
     most: int | None = None
+    others: tuple[tuple[Event, ...], ...] = ()
 
     def __post_init__(self) -> None:
         if validation.probability("gamma", self.gamma) == 0:
             raise validation.fail("gamma", self.gamma, "be greater than 0")
         if self.most is not None:
             validation.integer("most", self.most, minimum=1)
+
+    @property
+    def runs(self) -> tuple[tuple[Event, ...], ...]:
+        """The events of one run of each kind of candidates."""
+        return (self.run, *self.others)
 
     @property
     def cut(self) -> float:
@@ -118,7 +126,8 @@ class Selection:
         Raises ArgumentError and UnsupportedEvent as ``accounting.epsilon`` does.
         """
         answers = [self.approximate(delta, method)]
-        if all(Rdp().refusal(event) is None and not event.truncation for event in self.run):
+        every = [event for run in self.runs for event in run]
+        if all(Rdp().refusal(event) is None and not event.truncation for event in every):
             answers.append(self.renyi(delta))
         return min(answers, key=lambda answer: answer.epsilon)
 
@@ -132,14 +141,17 @@ class Selection:
     def renyi(self, delta: float) -> PrivacyGuarantee:
         """Epsilon at ``delta`` by proof 3. Raises as ``epsilon``, and ArgumentError for truncated cohorts."""
         validation.between("delta", delta, 0, 1)
-        for event in self.run:
-            if event.truncation:
-                raise validation.fail("truncation", event.truncation, "be 0 for the Renyi bound")
-        epsilon(self.run, delta, "rdp")  # raises UnsupportedEvent if RDP does not support the events
-        noisy = {e: n for e, n in tally(self.run).items() if e.rate > 0 and e.noise_multiplier < math.inf}
-        if any(event.noise_multiplier == 0 for event in noisy):
-            return PrivacyGuarantee(math.inf, None, "bound", "selection of rdp runs", delta)
-        one = Rdp().stages([noisy], delta)[0].divergences if noisy else np.zeros(len(ORDERS))
+        one = np.zeros(len(ORDERS))
+        for run in self.runs:
+            for event in run:
+                if event.truncation:
+                    raise validation.fail("truncation", event.truncation, "be 0 for the Renyi bound")
+            epsilon(run, delta, "rdp")  # raises UnsupportedEvent if RDP does not support the events
+            noisy = {e: n for e, n in tally(run).items() if e.rate > 0 and e.noise_multiplier < math.inf}
+            if any(event.noise_multiplier == 0 for event in noisy):
+                return PrivacyGuarantee(math.inf, None, "bound", "selection of rdp runs", delta)
+            if noisy:
+                one = np.maximum(one, Rdp().stages([noisy], delta)[0].divergences)
         profile = RdpProfile(selected_divergences(one, self.gamma))
         value = with_truncation(profile, delta, self.cut)[0]
         return PrivacyGuarantee(value, None, "bound", "selection of rdp runs", delta)
@@ -156,7 +168,8 @@ class _Tripled:
         gamma = self.selection.gamma
         if delta <= 0:
             return math.inf, None
-        of_run = epsilon(self.selection.run, delta * gamma / (1 - delta * (1 - gamma)), self.method).epsilon
+        each = delta * gamma / (1 - delta * (1 - gamma))
+        of_run = max(epsilon(run, each, self.method).epsilon for run in self.selection.runs)
         return (of_run if gamma == 1 else 3 * of_run), None
 
 
@@ -179,8 +192,10 @@ def calibrate(at_scale_one: Selection, budget: Budget) -> Selection:
     validation.finite_positive("epsilon", budget.epsilon)
 
     def at(log_scale: float) -> Selection:
-        run = tuple(scaled(event, math.exp(log_scale)) for event in at_scale_one.run)
-        return replace(at_scale_one, run=run)
+        first, *others = (
+            tuple(scaled(event, math.exp(log_scale)) for event in run) for run in at_scale_one.runs
+        )
+        return replace(at_scale_one, run=first, others=tuple(others))
 
     def excess(log_scale: float) -> float:
         spent = at(log_scale).epsilon(budget.delta, budget.method).epsilon

@@ -327,4 +327,4 @@ def test_a_dry_run_has_the_mark_and_tuning_names_no_price() -> None:
     told = CliRunner().invoke(app, ["compare", "--placements", "none,central", "--dry-run", *given])
     assert f"central: {MARK}" in " ".join(told.output.split()), told.output
     assert "none: simulated" not in told.output
-    assert Price.of(make_plan(pfl()), 3) is None
+    assert Price.of(make_plan(pfl()), [make_plan(pfl())] * 3) is None

@@ -105,18 +105,37 @@ def test_the_price_of_a_private_choice_is_shown_beside_it(tuned: Any) -> None:
 def test_the_price_under_local_noise_is_that_of_the_worst_client() -> None:
     settings = {**FEW, "placement": "local", "sampler": "fixed-size", "rounds": 4, "max-participations": 1}
     plan = make_plan(Config.parse(settings))
-    price = Price.of(plan, 1)
+    price = Price.of(plan, [plan])
     assert price is not None
     assert price.together == pytest.approx(3, rel=0.01)  # not of four releases
-    assert Price.of(make_plan(Config.parse({**FEW, "placement": "none"})), 3) is None
+    none = make_plan(Config.parse({**FEW, "placement": "none"}))
+    assert Price.of(none, [none]) is None
+    assert Price.of(plan, [plan, none]) is None
 
 
 def test_the_price_counts_every_candidates_run() -> None:
     plan = make_plan(Config.parse(FEW))
-    price = Price.of(plan, 2)
+    price = Price.of(plan, [plan, plan])
     assert price is not None
     assert price.together == epsilon([*plan.events] * 2, plan.config.delta).epsilon > 3.3
     assert price.selection == Selection(tuple(plan.events), 1 / 2).epsilon(plan.config.delta).epsilon
+
+
+def test_the_price_is_that_of_the_candidates_and_not_of_the_choice() -> None:
+    """Candidates of 1 and of 40 rounds: whichever wins, both were run, and each was as likely."""
+    few, many = (make_plan(Config.parse({**FEW, "rounds": rounds})) for rounds in (1, 40))
+    both, delta = [few, many], few.config.delta
+    prices = [Price.of(chosen, both) for chosen in both]
+    assert prices[0] == prices[1]
+    assert prices[0] is not None
+    assert prices[0].together == epsilon([*few.events, *many.events], delta).epsilon
+    alone = [Selection(tuple(plan.events), 1 / 2) for plan in both]
+    selection = Selection(tuple(few.events), 1 / 2, others=(tuple(many.events),))
+    assert prices[0].selection == selection.epsilon(delta).epsilon
+    assert selection.approximate(delta).epsilon == max(one.approximate(delta).epsilon for one in alone)
+    assert selection.renyi(delta).epsilon >= max(one.renyi(delta).epsilon for one in alone)
+    mixed = make_plan(Config.parse({**FEW, "sampler": "fixed-size"}))
+    assert Price.of(few, [few, mixed]) == Price(few.config.epsilon, None, None)
 
 
 @pytest.mark.slow

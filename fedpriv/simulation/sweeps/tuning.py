@@ -43,7 +43,7 @@ class Price:
     """What the choice of one method's settings would cost on private data, at the delta of the budget.
 
     Attributes:
-        budget: epsilon of one run.
+        budget: epsilon of one run of the choice.
         selection: of private selection (Liu & Talwar 2019) that expects as many runs as there are
             candidates; None where no accounting method supports it.
         together: of one run of each candidate, all of which may be published; None as above.
@@ -54,16 +54,22 @@ class Price:
     together: float | None
 
     @classmethod
-    def of(cls, plan: Plan, candidates: int) -> Price | None:
-        """The price for the runs of a plan; None without noise, and where it is that of larger cohorts."""
-        if plan.budget is None or plan.config.simulates_noise:
+    def of(cls, chosen: Plan, candidates: Sequence[Plan]) -> Price | None:
+        """The price of a choice among candidates' plans; None where one has no noise, or that of larger
+        cohorts. Candidates may differ in what they charge, such as in their rounds."""
+        budget = chosen.budget
+        if budget is None or any(p.budget is None or p.config.simulates_noise for p in candidates):
             return None
-        budget, events = plan.budget, plan.of_worst_client(plan.events)
-        selection = Selection(tuple(events), 1 / candidates)
+        runs = [tuple(plan.of_worst_client(plan.events)) for plan in candidates]
+        events = [event for run in runs for event in run]
+        if len({event.relation for event in events}) > 1:
+            return cls(budget.epsilon, None, None)  # guarantees of two kinds have no common price
+        first, *others = dict.fromkeys(runs)
+        selection = Selection(first, 1 / len(runs), others=tuple(others))
         return cls(
             budget.epsilon,
             _known(lambda: selection.epsilon(budget.delta, budget.method)),
-            _known(lambda: epsilon([*events] * candidates, budget.delta, budget.method)),
+            _known(lambda: epsilon(events, budget.delta, budget.method)),
         )
 
     def json(self) -> dict[str, float | None]:
@@ -165,10 +171,13 @@ class Search:
             best = self._left[at][0]
             settings = self._tuning.candidates[best]
             runs = sum(len(scores) for (number, _), scores in self._scores.items() if number == at)
-            config = definitions.configured(self._without_seed, {**method, **settings})
             price = None
             if self._tuning.private_selection:
-                price = Price.of(make_plan(config), len(self._tuning.candidates))
+                plans_of = [
+                    make_plan(definitions.configured(self._without_seed, {**method, **candidate}))
+                    for candidate in self._tuning.candidates
+                ]
+                price = Price.of(plans_of[best], plans_of)
             found.append(Chosen(method, settings, self._mean(at, best), runs, price))
         return found
 
