@@ -3,6 +3,7 @@
     python simulations/dynamic_dp_sgd/table_1.py --run        # the table's runs, 5 seeds each
     python simulations/dynamic_dp_sgd/table_1.py --search     # the settings that were tried, one seed each
     python simulations/dynamic_dp_sgd/table_1.py --official   # the official repository's settings, 5 seeds
+    python simulations/dynamic_dp_sgd/table_1.py --adaclip    # AdaClip: its step sizes, then 5 seeds
     python simulations/dynamic_dp_sgd/table_1.py              # the table from table_1.jsonl
 
 Needs MNIST under $FEDPRIV_DATA (`fedpriv data fetch mnist`). Finished runs are appended to ``table_1.jsonl``
@@ -17,7 +18,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from batches import FRESH, SEEDS, Cell, batch, read, scores, spread
+from batches import FRESH, SEEDS, Cell, batch, markdown, read, scores, spread
 
 RESULTS = Path(__file__).with_name("table_1.jsonl")
 PAPER = {
@@ -69,6 +70,7 @@ SETTINGS = {
     1.2: (1500, 3.0, 0.5, 5.0, 1.25),
 }
 EPOCH = 60_000 // 250
+ADACLIP_RATES = (0.3, 1.0, 3.0, 10.0)  # step sizes that were tried at the smallest epsilon
 DECAYED = {"noise decay, zCDP": ("zcdp", "time-based"), "noise decay, tCDP": ("tcdp", "exponential")}
 # The official repository at epsilon 0.4: 20 epochs of 60,000 / 256 steps, schedules constant in an epoch.
 OFFICIAL_EPOCH = 60_000 // 256
@@ -117,6 +119,37 @@ def official(method: str) -> Cell:
     made = cell("official", method, 0.4, *OFFICIAL, rate=256 / 60_000)
     made.config.update({"delta": 1.66e-5, "noise-epoch": OFFICIAL_EPOCH})
     return made
+
+
+def adaclip(epsilon: float, learning_rate: float, part: str = "rest") -> Cell:
+    """AdaClip (Pichapati et al. 2019) for as many steps as the other methods, which ``part`` of the test
+    images scores. Its clip norm is 1, as in its paper; its other settings are the defaults."""
+    config = dict(cell("", "vanilla", epsilon, SETTINGS[epsilon][0], learning_rate, 1.0, 1.0, 1.0).config)
+    for key in ("rho-c", "rho-mu"):
+        del config[key]
+    config |= {"optimizer": "adaclip", "test-part": part}
+    return Cell("search" if part == "tuning" else "table", "AdaClip", config)
+
+
+def adaclip_cells() -> list[Cell]:
+    """AdaClip's row, with the step size that is best on the tuning part; none before its search."""
+    tried = [(own[0], rate) for rate in ADACLIP_RATES if (own := adaclip_found(rate))]
+    if len(tried) < len(ADACLIP_RATES):
+        return []
+    return [adaclip(epsilon, max(tried)[1]) for epsilon in SETTINGS]
+
+
+def adaclip_found(rate: float) -> list[float]:
+    """The accuracy of AdaClip's search at this step size."""
+    return scores(RESULTS, adaclip(min(SETTINGS), rate, "tuning"), "accuracy")
+
+
+def adaclip_table() -> str:
+    """Markdown: AdaClip's row, and its search."""
+    row = [spread(scores(RESULTS, made, "accuracy", FRESH), 100) for made in adaclip_cells()]
+    found = markdown([f"AdaClip, epsilon {epsilon:g}" for epsilon in SETTINGS], [row] if row else [])
+    tried = [(f"{rate:g}", spread(own, 100)) for rate in ADACLIP_RATES if (own := adaclip_found(rate))]
+    return f"{found}\n\n{markdown(('step size', 'accuracy on the tuning part, %'), tried)}"
 
 
 def table_cells() -> Iterator[Cell]:
@@ -180,6 +213,7 @@ def main() -> None:
     parser.add_argument("--run", action="store_true")
     parser.add_argument("--official", action="store_true")
     parser.add_argument("--search", action="store_true")
+    parser.add_argument("--adaclip", action="store_true")
     options = parser.parse_args()
     if options.run:
         batch(RESULTS, [(made, seed) for seed in FRESH for made in table_cells()])
@@ -187,10 +221,14 @@ def main() -> None:
         batch(RESULTS, [(official(m), seed) for seed in FRESH for m in ("dynamic", "vanilla")])
     if options.search:
         batch(RESULTS, [(made, SEEDS[0]) for made in search_cells()])
+    if options.adaclip:
+        batch(RESULTS, [(adaclip(min(SETTINGS), rate, "tuning"), SEEDS[0]) for rate in ADACLIP_RATES])
+        batch(RESULTS, [(made, seed) for made in adaclip_cells() for seed in FRESH])
     print("seeds", ", ".join(map(str, FRESH)), "\n")
     print(table(RESULTS, table_cells(), PAPER, FRESH))
     print("\nwith the official repository's settings\n")
     print(table(RESULTS, [official("dynamic"), official("vanilla")], PAPER, FRESH))
+    print(f"\nwith AdaClip, scored by four fifths of the test images\n\n{adaclip_table()}")
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ import pytest
 import torch
 from helpers.scripts import script
 
-from fedpriv import accounting
+from fedpriv import accounting, models
 from fedpriv.accounting.methods import gaussian
 from fedpriv.config.centralised import resolve
 from fedpriv.data import Pair
@@ -157,3 +157,18 @@ def test_dp_agds_settings_were_chosen_without_the_people_who_score_it() -> None:
         best = next(one for one in tried if (one["share"], one["step"]) == (share, step))
         assert best["loss"] + best["regulariser"] == least
         assert len(tried) == len(dp_agd.GRID)
+
+
+def test_cifar_is_run_in_the_papers_setting_and_tunes_apart() -> None:
+    """Section 7.2: delta, three trained layers; settings are chosen by other test images than the score's."""
+    cifar = script("dp_srm/cifar.py")
+    for epsilon in cifar.EPSILONS:
+        for method, tried in (("DP-SGD", 3), ("DP-SRM", 12)):
+            grid = [made.config for made in cifar.grid(epsilon, method, 300)]
+            assert len(grid) == tried
+            for config in grid:
+                assert (config["epsilon"], config["delta"], config["test-part"]) == (epsilon, 1e-5, "tuning")
+                resolve({**config, "dataset": "digits", "features": "none", "sampling-rate": 0.1})
+    model = models.build("mlp", (10, 9, 25), 10)
+    assert sum(isinstance(layer, torch.nn.Linear) for layer in model) == 3
+    assert all(made.config["test-part"] == "rest" for *_, made in cifar.rows())
