@@ -13,7 +13,7 @@ torch.bfloat16
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any, Literal
 
 import torch
@@ -25,7 +25,13 @@ Precision = Literal["float32", "tf32", "bf16"]
 def computing(precision: Precision, device: torch.device) -> Iterator[None]:
     """Set the precision of matrix products and convolutions on ``device`` while the context is open."""
     if device.type != "cuda":
-        with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
+        # A device without autocast computes in float32 as it is; asked for bfloat16, it says so.
+        plain = precision != "bf16" and not torch.amp.is_autocast_available(device.type)
+        with (
+            nullcontext()
+            if plain
+            else torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16")
+        ):
             yield
         return
     settings = _settings(precision == "tf32")

@@ -57,6 +57,14 @@ def test_one_example_adds_at_most_its_clip_norm(name, per_layer):
         assert float(total.double().norm()) == pytest.approx(0.1, rel=2e-6)
 
 
+def test_a_device_without_autocast_computes_in_float32_and_refuses_bf16():
+    with computing("float32", torch.device("meta")):
+        product = torch.ones(2, 2, device="meta") @ torch.ones(2, 2, device="meta")
+    assert product.dtype == torch.float32
+    with pytest.raises(RuntimeError, match="meta"), computing("bf16", torch.device("meta")):
+        pass
+
+
 def test_tf32_is_float32_on_devices_without_it():
     x, y = noise(4, 1, 28, 28).float(), torch.arange(4)
     task = Task("mlp")

@@ -7,7 +7,6 @@ array, that is written down. A value that is asked for is 1, or true.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -81,7 +80,5 @@ def elsewhere(monkeypatch: pytest.MonkeyPatch) -> Iterator[Elsewhere]:
     """Make fedpriv compute on the simulated device, with the mode active."""
     for module in ("config.builders", "node.factory", "runs.runner"):
         monkeypatch.setattr(f"fedpriv.{module}.choose_device", lambda name: DEVICE)
-    # torch has no precisions for it.
-    monkeypatch.setattr("fedpriv.clipping.ghost.bookkeeping.computing", lambda *_: contextlib.nullcontext())
     with Elsewhere() as mode:
         yield mode
