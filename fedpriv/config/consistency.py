@@ -27,6 +27,9 @@ def check_used(config: Config) -> None:
 
 def check_optimizer(config: Config, context: BuildContext) -> None:
     """Refuse what the optimizer, and the wrappers around it, cannot be combined with."""
+    if config.nodes_own_data and config.method.draws_rounds:
+        hint = "each node would draw a number of rounds of its own"
+        raise validation.fail("optimizer", config.optimizer, "be another where nodes own their data", hint)
     config.method.check(config.own, context)
     wrappers.check(config.method, context)
 

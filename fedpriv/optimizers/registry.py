@@ -171,6 +171,11 @@ class Method:
     clip_norms: tuple[str, ...] = ("clip-norm",)
     correlated_noise: bool = False
 
+    @property
+    def draws_rounds(self) -> bool:
+        """Whether the number of rounds is drawn before the run."""
+        return self.run_rounds is not _all_rounds
+
     def default_rate(self, own: Any, context: BuildContext) -> float:
         """The step size that learning-rate=0 stands for in this run."""
         rule = self.learning_rate

@@ -26,7 +26,7 @@ tensor([-0.0500,  1.9000])
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from fedpriv._internal import validation
@@ -100,12 +100,15 @@ class Regularised(OptimizerWrapper):
     def update(self, state: State, answer: NoisyAnswer) -> State:
         """The inner update on the answer with R's part added."""
         query = self.inner.query(state)
+        # What an inner rule subtracts before the clip, it has subtracted. Squares of g + grad R do not follow
+        # from squares of g, so they stay those of the mean loss.
         slopes = [self.regulariser.gradient(point) for point in query.points]
         added = []
         for block, value in zip(query.blocks, answer, strict=True):
             if isinstance(block, SumBlock):
                 for term in block.terms:
-                    value = value + term.weight * term.combine(slopes)
+                    if not term.squared:
+                        value = value + term.weight * replace(term, offset=None).combine(slopes)
             added.append(value)
         return self.inner.update(state, tuple(added))
 

@@ -96,6 +96,10 @@ CONTRADICTIONS: list[tuple[dict[str, object], str]] = [
     ({"placement": "distributed", "sampler": "fixed-size", "min-replies": 101}, "min-replies is 101"),
     ({"placement": "distributed", "sampling-rate": 0.002}, "practically never empty"),
     (
+        {"optimizer": "rrpsgd", "nodes-own-data": True, "dataset": "digits"},
+        "optimizer is 'rrpsgd'; it must be another where nodes own their data",
+    ),
+    (
         {**SILOS, "partition": "iid", "nodes-own-data": True},
         "partition is 'iid'; it must be one-example with nodes-own-data",
     ),

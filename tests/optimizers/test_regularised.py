@@ -18,9 +18,11 @@ from fedpriv.mechanism.placement import Central
 from fedpriv.mechanism.sampling import Poisson
 from fedpriv.optimizers import (
     L2,
+    AdaClip,
     AdaptiveClipping,
     Dp2,
     DpSrm,
+    NoisyAdaGrad,
     Nonconvex,
     PrivateOptimizer,
     Regularised,
@@ -108,6 +110,26 @@ def test_preconditioned_steps_precondition_the_regulariser_too() -> None:
     inner = Dp2("rmsprop", *rates, math.inf, math.inf, s_1, s_2, epsilon=epsilon, beta=beta)
     end = end_of(Regularised(inner, L2(LAMBDA)), RowsEngine(torch.as_tensor(rows)))
     np.testing.assert_allclose(end.numpy(), theta, rtol=1e-9, atol=1e-10)
+
+
+def test_a_running_mean_is_subtracted_once() -> None:
+    """AdaClip without clipping and noise is gradient descent on loss + R, whatever its running mean is."""
+    rows, theta = world(1), START
+    for _ in range(STEPS):
+        theta = theta - RATE * (theta - rows.mean(0) + LAMBDA * theta)
+    inner = AdaClip(dp_sgd(RATE, math.inf), 1e-2, 1e2)
+    end = end_of(Regularised(inner, L2(LAMBDA)), RowsEngine(rows))
+    torch.testing.assert_close(end, theta, rtol=1e-9, atol=1e-10)
+
+
+def test_squares_are_those_of_the_mean_loss() -> None:
+    inner = NoisyAdaGrad(
+        Constant(RATE), 1.0, 1.0, lambda params, step: torch.eye(D).double(), rank=D, epsilon=1.0
+    )
+    state, answer = inner.init(START), (torch.zeros(D).double(), torch.ones(D).double())
+    plain, shaped = inner.update(state, answer), Regularised(inner, L2(LAMBDA)).update(state, answer)
+    torch.testing.assert_close(shaped.slots["second"], plain.slots["second"])
+    torch.testing.assert_close(shaped.params, START - RATE * LAMBDA * START / 2)
 
 
 def test_it_is_outside_the_clip_and_the_noise() -> None:
