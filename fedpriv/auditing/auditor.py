@@ -267,8 +267,8 @@ def _run(subject: Subject, observe: Callable[[int], None], probed: bool = True) 
     for one in watched[: _PROBED_SILOS if probed else 0]:
         _compare_neighbours(subject, one, residuals)
     # What one unit adds depends on the others, so that guesses about units of one run are not independent.
-    independent = not subject.own_data
-    return Attack(scores, subject.there, residuals, events, outcome.stopped, independent)
+    independent, lone = not subject.own_data, watched[0].compares and len(subject.there) == 1
+    return Attack(scores, subject.there, residuals, events, outcome.stopped, independent, lone=lone)
 
 
 def _loop(subject: Subject, watched: Sequence[Watched], observe: Callable[[Progress], None]) -> Outcome:

@@ -46,6 +46,7 @@ class Attack:
         stopped: how the run ended, or the first that did not end as planned.
         independent: whether guesses about different coins are independent.
         runs: the number of runs.
+        lone: whether a run has one score, which tells nothing before it is compared with those of other runs.
     """
 
     scores: Floats
@@ -55,18 +56,26 @@ class Attack:
     stopped: StopReason
     independent: bool
     runs: int = 1
+    lone: bool = False
 
 
 def joined(attacks: Sequence[Attack]) -> Attack:
-    """The attacks on many runs of one configuration, as one attack on independent coins."""
+    """The attacks on many runs of one configuration, as one attack on independent coins.
+
+    A lone score is compared with the mean of the runs before it. Nothing of a later run enters a guess, so
+    that the number of right guesses stays below a binomial one if each run is as claimed.
+    """
     first = attacks[0]
     for other in attacks[1:]:
         first.residuals.join(other.residuals)
     # An interrupted run has fewer releases; what the longest one may show bounds them all.
     longest = max(attacks, key=lambda attack: sum(event.count for event in attack.charged))
+    scores = np.concatenate([attack.scores for attack in attacks], axis=1)
+    if first.lone:
+        scores[:, 1:] -= np.cumsum(scores, axis=1)[:, :-1] / np.arange(1, len(attacks))
     return replace(
         first,
-        scores=np.concatenate([attack.scores for attack in attacks], axis=1),
+        scores=scores,
         there=np.concatenate([attack.there for attack in attacks]),
         charged=longest.charged,
         stopped=next((one.stopped for one in attacks if not one.stopped.complete), first.stopped),

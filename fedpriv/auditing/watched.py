@@ -302,11 +302,18 @@ class Watched(OptimizerWrapper):
     def score_change(self, change: Floats) -> None:
         """Makes the scores those of an adversary who sees the model's change (d,) alone.
 
-        A unit that is there moves the parameters against its gradients.
+        A unit that is there moves the parameters against its gradients, as others do: whether it is there
+        shows beside the scores of others. One alone is compared with those of other runs
+        (:func:`fedpriv.auditing.judgement.joined`).
         """
         (first,) = self.first
         score = self.units.moves(first, self.guessed, change)
-        self.scores[:] = score if self.units.replaced else score - np.median(score)
+        self.scores[:] = score - np.median(score) if self.compares and len(score) > 1 else score
+
+    @property
+    def compares(self) -> bool:
+        """Whether a score tells by itself nothing about presence, but by comparison with others."""
+        return self.subject.view is View.LAST_MODEL and not self.units.replaced
 
     def _shaped(self, part: Tensor) -> Floats:
         return self.units.shaped(numbers(part))

@@ -12,8 +12,11 @@ from typer.testing import CliRunner
 
 import fedpriv
 from fedpriv._internal.validation import ArgumentError
-from fedpriv.auditing import auditor
+from fedpriv.accounting import Event
+from fedpriv.auditing import auditor, judgement
 from fedpriv.auditing.finding import Finding
+from fedpriv.auditing.judgement import Attack
+from fedpriv.auditing.noise_tests import Residuals
 from fedpriv.auditing.subject import Subject
 from fedpriv.cli import app
 from fedpriv.federated.stop_reason import StopReason
@@ -49,6 +52,29 @@ def test_guesses_alone_find_noise_that_is_too_small(kind: str) -> None:
     assert found.leaks, found
     assert found.right == RUNS
     assert found.proved > found.claimed
+
+
+@pytest.mark.slow
+def test_a_lone_score_of_the_last_model_is_compared_with_those_of_other_runs() -> None:
+    """Present or not, a unit's gradient meets that of the others: one score tells nothing by its sign."""
+    last = {"own_data": True, "view": "last-model", "averaging": 0.0}
+    sound = audited(**last)
+    assert not sound.violated, sound
+    with patched(Central, "server_stds", lambda right, *given: tuple(0.02 * std for std in right(*given))):
+        found = audited(**last)
+    assert found.leaks, found
+    assert found.right >= RUNS - 5
+    assert found.proved <= found.claimed < found.measured
+
+
+def test_no_later_run_enters_a_guess() -> None:
+    def attack(score: float) -> Attack:
+        events = (Event(1.0, "none", "add-remove"),)
+        there = np.array([True])
+        return Attack(np.array([[score]]), there, Residuals(1), events, StopReason.ROUNDS, True, lone=True)
+
+    scores = judgement.joined([attack(score) for score in (5.0, 7.0, 3.0, 9.0)]).scores
+    np.testing.assert_array_equal(scores, [[5.0, 2.0, -3.0, 4.0]])
 
 
 def test_each_run_has_coins_and_noise_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
