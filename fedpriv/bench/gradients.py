@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from fedpriv.bench.figures import Comparison
+from fedpriv.clipping.ghost.clipped_sum import terms_of
 from fedpriv.clipping.ghost.clipper import clipper_of
 from fedpriv.clipping.ghost.layers import rule_of
 from fedpriv.clipping.invariance import summed_alone
@@ -52,10 +53,12 @@ def compare(plan: Plan, state: State) -> Comparison:
     seconds = _alternated([ordinary, *calls])
     each = np.array(seconds[1:]).reshape(len(sides), len(queries)) @ [share for _, share in asked]
     by_rows = ""
-    if isinstance(side.work, OneGradient) and not clipper_of(side.task, side.work.precision).coverage(
-        side.task, params, x, y, side.task.dropout.draws
-    ):
-        by_rows = why_by_rows(side.task)
+    if isinstance(side.work, OneGradient):
+        clipper = clipper_of(side.task, side.work.precision)
+        if any(term.needs_rows for query in queries for term in terms_of(query.blocks)):
+            by_rows = f"{plan.config.optimizer} clips more than the gradient itself"
+        elif not clipper.coverage(side.task, params, x, y, side.task.dropout.draws):
+            by_rows = why_by_rows(side.task)
     instead = dict(zip(list(sides)[1:], each[1:].tolist(), strict=True))
     alone = summed_alone(side.task)
     return Comparison(len(x), units, seconds[0], float(each[0]), by_rows, alone, instead)

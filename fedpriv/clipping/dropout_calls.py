@@ -19,7 +19,8 @@ from torch import Tensor, nn
 from torch.nn.modules.dropout import _DropoutNd
 from torch.overrides import TorchFunctionMode
 
-_PACKAGE = "transformers."
+from fedpriv.clipping.ghost.layers.hugging_face import PACKAGE
+
 _KERNELS = (None, "sdpa", "eager")  # the attentions whose dropout goes through the two functions
 
 Dropped = Callable[[Tensor, float], Tensor]
@@ -43,7 +44,7 @@ def settings_of(module: nn.Module) -> str:
     found: dict[str, None] = {}
     for layer in module.modules():
         config = getattr(layer, "config", None)
-        if type(config).__module__.startswith(_PACKAGE):
+        if type(config).__module__.startswith(PACKAGE):
             found |= {f"{name}={rate:g}": None for name, rate in _rates(config, "drop").items()}
     return ", ".join(found)
 
@@ -117,7 +118,7 @@ def _calls(layer: nn.Module) -> bool:
     kernel = getattr(getattr(layer, "config", None), "_attn_implementation", None)
     # Training mode would also skip whole layers, or compute parts of them twice.
     more = vars(layer).get("layerdrop") or getattr(layer, "gradient_checkpointing", False)
-    if not kind.__module__.startswith(_PACKAGE) or kernel not in _KERNELS or more:
+    if not kind.__module__.startswith(PACKAGE) or kernel not in _KERNELS or more:
         return False
     held = any(isinstance(child, _DropoutNd) and child.p > 0 for child in layer.children())
     return bool(_rates(layer, "dropout")) or (held and "Attention" in kind.__name__)

@@ -171,11 +171,10 @@ class _CorrelatedRounded(Rounded):
         scales: tuple[float, ...],
     ) -> None:
         self._past, self._newest = past, past[0] if past else None
-        self._wholes = [(total + _UNIT // 2).div_(_UNIT, rounding_mode="floor") for total in taken]
-        fractions = [
-            (whole * _UNIT - total).double().div_(_UNIT)
-            for whole, total in zip(self._wholes, taken, strict=True)
-        ]
+        # Shifts and masks divide by the unit, rounding down: an integer division takes ten times as long.
+        raised = [total + _UNIT // 2 for total in taken]
+        fractions = [(_UNIT // 2 - (total & (_UNIT - 1))).double().div_(_UNIT) for total in raised]
+        self._wholes = [total.bitwise_right_shift_(_UNIT.bit_length() - 1) for total in raised]
         super().__init__(key, label, like, [growth * scale for scale in scales], fractions)
         self.scales = scales
 

@@ -221,6 +221,12 @@ def test_layers_of_no_known_kind_are_named() -> None:
     assert "a trial found" in why_by_rows(Task(nn.Sequential(nn.Linear(3, 2))))
 
 
+def test_an_optimizer_whose_clipping_needs_every_gradient_is_named() -> None:
+    measured = figures({"optimizer": "adaclip", "engine": "in-process"}, 3)
+    assert measured.compared.by_rows == "adaclip clips more than the gradient itself"
+    assert any("because adaclip clips more" in line for line in measured.advice)
+
+
 def test_the_ledger_is_on_the_disk_of_the_runs_output(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

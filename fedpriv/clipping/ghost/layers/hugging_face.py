@@ -29,7 +29,7 @@ from fedpriv.clipping.ghost.layers.embedding import measure_embedding
 from fedpriv.clipping.ghost.layers.linear import measure_linear
 from fedpriv.clipping.ghost.layers.normalisation import scaling
 
-_PACKAGE = "transformers."
+PACKAGE = "transformers."
 _MASKS = "transformers.masking_utils"
 _EPSILONS = ("variance_epsilon", "eps", "epsilon")  # what a norm calls its smallest mean square
 
@@ -75,7 +75,7 @@ def rule_of(layer: type[nn.Module]) -> LayerRule | None:
     >>> rule_of(nn.Linear) is None
     True
     """
-    if not layer.__module__.startswith(_PACKAGE):
+    if not layer.__module__.startswith(PACKAGE):
         return None
     if layer.__name__ == "Conv1D":
         return _CONV1D
