@@ -210,7 +210,9 @@ def _plan_of_silos(config: Config) -> Plan:
     alone = {size: _alone(config, size) for size in np.unique(config.silo_sizes).tolist()}
     samplers = {size: make_sampler(one, size, one.delta) for size, one in alone.items()}
     worst = max(samplers, key=lambda size: samplers[size].event(1.0).rate)
-    plan = replace(_make_plan(alone[worst]), config=config, units=config.units, silo_samplers=samplers)
+    unequal = config.client_sizes if len(alone) > 1 else ""
+    silo = _make_plan(alone[worst], unequal=unequal)
+    plan = replace(silo, config=config, units=config.units, silo_samplers=samplers)
     for sampler in samplers.values():  # what only some of the silos cannot do is refused here, too
         config.method.check_sampler(config.own, sampler, build_context(alone[worst]))
     if not all(costs_no_more(schedule.events, plan.events) for schedule in plan.schedules):
@@ -231,10 +233,13 @@ def _alone(config: Config, size: int) -> Config:
     )
 
 
-def _make_plan(config: Config, rate_is_default: bool = False, dimension: int | None = None) -> Plan:
+def _make_plan(
+    config: Config, rate_is_default: bool = False, dimension: int | None = None, unequal: str = ""
+) -> Plan:
     """The plan of one federation, or of one silo, whose settings are resolved and agree with each other.
 
-    A step size that ``rate_is_default`` is asked for again, once the noise is known.
+    A step size that ``rate_is_default`` is asked for again, once the noise is known. Silos of ``unequal``
+    sizes have means of unequal noise: an optimizer that reads it is refused.
     """
     units, delta = config.units, config.delta
     config = with_bands(config)
@@ -260,6 +265,9 @@ def _make_plan(config: Config, rate_is_default: bool = False, dimension: int | N
         raise validation.fail("noise-draws", config.noise_draws, "be fast, or noise-bands be fewer", hint)
 
     def noise_std(sensitivity: float) -> float:
+        if unequal:
+            hint = "it corrects by the noise of a silo's mean, which depends on the silo's size"
+            raise validation.fail("client-sizes", unequal, f"be equal with {config.optimizer}", hint)
         return placement.total_stds((scale * sensitivity,))[0] / sampler.expected_size
 
     calibrated = Calibrated(scale, sampler.expected_size, noise_std)

@@ -43,7 +43,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from fedpriv._internal import validation
 from fedpriv._internal.lazy import torch
@@ -102,6 +102,8 @@ class AdaClip:
     variance_decay: float = _DEFAULT.adaclip_variance_decay
     noise_std: float = 0.0
     cohort: float = 1.0
+
+    name: ClassVar[str] = "adaclip"
 
     def __post_init__(self) -> None:
         for name, variance in (("min", self.min_variance), ("max", self.max_variance)):

@@ -57,6 +57,7 @@ RULES = ("rmsprop", "adagrad", "yogi", "adam")
 
 _SUM, _SECOND, _FIRST = "gradient_sum", "second", "first"
 _NOT_EXTRA = needs(dp2_variant=("standard", "noise-first"))
+_DECAYS = needs(optimizer=("dp2-adam", "dp2-rmsprop", "dp2-yogi"))
 
 
 class Dp2Settings(Settings):
@@ -84,7 +85,7 @@ class Dp2Settings(Settings):
         needs=needs(dp2_variant=("standard", "extra-query")),
     )
     dp2_epsilon: float = setting(1e-3, "offset of the preconditioner", ge=1e-12)
-    dp2_beta: float = setting(0.9, "decay of the preconditioner", ge=0, lt=1)
+    dp2_beta: float = setting(0.9, "decay of the preconditioner", ge=0, lt=1, needs=_DECAYS)
     dp2_noise_correction: bool = setting(
         False, "subtract the noise's variance from the preconditioner", needs=_NOT_EXTRA
     )
@@ -162,7 +163,7 @@ class Dp2:
         return Query((state.params,), (SumBlock((term,)),))
 
     def update(self, state: State, answer: NoisyAnswer) -> State:
-        """Lines 10 and 11, and line 5 at the end of an SGD phase."""
+        """Lines 10 and 11, line 3 at the beginning of an SGD phase, and line 5 at its end."""
         if self._phase(state.step) < self.sgd_steps:
             return self._sgd(state, answer[0])
         direction, slots = self._direction(state, answer[0])
@@ -177,9 +178,11 @@ class Dp2:
         return step % (self.sgd_steps + self.adaptive_steps)
 
     def _sgd(self, state: State, y: Tensor) -> State:
-        total = state.slots[_SUM] + y
+        # A silo that missed the end of a phase would carry its gradients into the next one.
+        phase = self._phase(state.step)
+        total = state.slots[_SUM] + y if phase else y
         slots = {**state.slots, _SUM: total}
-        if self._phase(state.step) == self.sgd_steps - 1:
+        if phase == self.sgd_steps - 1:
             square = (total / self.sgd_steps) ** 2 - self.noise_std**2 / self.sgd_steps
             slots[_SECOND] = moved(self.rule, self.beta, state.slots[_SECOND], square)
             slots[_SUM] = torch.zeros_like(total)

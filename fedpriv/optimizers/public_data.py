@@ -175,15 +175,6 @@ def _check(own: PublicSettings, context: BuildContext) -> None:
         raise validation.fail("public-examples", 0, allowed, hint)
 
 
-def _check_pda(own: PdaDpmdSettings, context: BuildContext) -> None:
-    _check(own, context)
-    if context.common.regulariser != "none":
-        hint = "it would fade out with the answers"
-        raise validation.fail(
-            "regulariser", context.common.regulariser, "be none with optimizer pda-dpmd", hint
-        )
-
-
 def _build_adadps(own: AdaDpsSettings, context: BuildContext) -> AdaDps:
     rate, public = Constant(context.common.learning_rate), context.public_gradient()
     return AdaDps(rate, context.common.clip_norm, public, own.adadps_epsilon, own.adadps_beta)
@@ -217,7 +208,8 @@ register(
         settings=PdaDpmdSettings,
         build=_build_pda,
         resolve=_resolve_pda,
-        check=_check_pda,
+        check=_check,
+        regularisers="it would fade out with the answers",
         averaging=0.9,  # the public gradient is not clipped: the newest model can jump
     )
 )

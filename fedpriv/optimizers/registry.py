@@ -144,6 +144,7 @@ class Method:
         check: refuses what it cannot be combined with. Raises ArgumentError.
         check_sampler: the same, of the sampler. Raises ArgumentError.
         adaptive_clipping: why its clip norm cannot adapt; empty where it can.
+        regularisers: why it cannot have a regulariser; empty where it can.
         run_rounds: how many of the planned rounds are run.
         draws: whether something is drawn before the run, which a run that is resumed would draw again.
         clip_norms: the keys of all of its clip norms.
@@ -166,6 +167,7 @@ class Method:
     check: Callable[[Any, BuildContext], None] = _accept
     check_sampler: Callable[[Any, Sampler, BuildContext], None] = _accept_sampler
     adaptive_clipping: str = ""
+    regularisers: str = ""
     run_rounds: Callable[[int, BuildContext], int] = _all_rounds
     draws: Callable[[Any], bool] = _draws_nothing
     clip_norms: tuple[str, ...] = ("clip-norm",)

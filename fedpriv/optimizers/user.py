@@ -64,7 +64,7 @@ def own_defaults(reference: str) -> dict[str, Scalar]:
 def given_method(name: str, optimizer: PrivateOptimizer) -> Method:
     """An optimizer that was handed over as an object. Raises UserCodeError unless it is of the protocol.
 
-    What hands out an average of its models by default does so as an object, too.
+    An object of ours hands out an average of its models by default, and refuses wrappers, as it does by name.
     """
     require_optimizer(name, optimizer)
     ours = METHODS.get(name_of(optimizer))
@@ -75,9 +75,20 @@ def given_method(name: str, optimizer: PrivateOptimizer) -> Method:
         build=lambda own, context: optimizer,
         uses=(),
         learning_rate=0.0,
+        check=partial(_check_whole_steps, optimizer),
         averaging=ours.averaging if ours else 0.0,
+        adaptive_clipping=ours.adaptive_clipping if ours else "",
+        regularisers=ours.regularisers if ours else "",
         clip_norms=(),
     )
+
+
+def _check_whole_steps(optimizer: PrivateOptimizer, own: Settings, context: BuildContext) -> None:
+    """Raises ArgumentError where a silo's round ends within a step of several releases."""
+    if context.by_silo and len(optimizer.planned(context.silo_steps)) < context.silo_steps:
+        allowed = f"make whole steps of {name_of(optimizer)}"
+        hint = "its step is several releases"
+        raise validation.fail("silo-steps", context.silo_steps, allowed, hint)
 
 
 def require_optimizer(reference: str, optimizer: Any) -> PrivateOptimizer:

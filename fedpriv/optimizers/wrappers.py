@@ -54,6 +54,9 @@ def check(method: Method, context: BuildContext) -> None:
         raise validation.fail("clip-norm", common.clip_norm, "be finite with clipping automatic")
     if common.regulariser != "none" and context.local_steps:
         raise validation.fail("regulariser", common.regulariser, "be none with work local-steps")
+    if common.regulariser != "none" and method.regularisers:
+        allowed = f"be none with optimizer {method.name}"
+        raise validation.fail("regulariser", common.regulariser, allowed, method.regularisers)
     if common.averaging < 0:
         raise validation.fail("averaging", common.averaging, "be at least 0 and below 1, or -1")
     if common.averaging and context.by_silo:

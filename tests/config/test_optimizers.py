@@ -208,7 +208,7 @@ def test_every_optimizer_has_a_plan(name: str) -> None:
         "rmsprop": {"beta2", "adam-epsilon"},
         "adagrad": {"adam-epsilon"},
     }
-    known = {**{key: {"dp2-beta"} for key in DP2}, **expected}
+    known = {**{key: {"dp2-beta"} for key in DP2}, "dp2-adagrad": set(), **expected}
     assert used == known.get(name, plain.get(name.rpartition("-")[2], used))
 
 
@@ -217,6 +217,7 @@ def test_every_optimizer_has_a_plan(name: str) -> None:
     [
         ({"optimizer": "dp2-adam", "dp2-variant": "noise-first", "dp2-adaptive-clip-norm": 9.0}, "clip-norm"),
         ({"optimizer": "dp2-yogi", "dp2-variant": "extra-query", "dp2-adaptive-steps": 9}, "adaptive-steps"),
+        ({"optimizer": "dp2-adagrad", "dp2-beta": 0.5}, "dp2-beta"),
         ({"optimizer": "adadp", "adadp-decay": 0.5}, "adadp-decay"),
         ({"optimizer": "adadp", "adp-noise": "constant"}, "adp-noise"),
         ({"optimizer": "adaptive-adp-sgd", "adp-noise": "constant", "adp-c": 0.5}, "adp-c"),
@@ -251,6 +252,31 @@ def test_the_noise_correction_knows_the_noise_of_the_plan() -> None:
         method = plan.mechanism.optimizer
         assert isinstance(method, Dp2)
         assert method.noise_std == pytest.approx(plan.mechanism.scale * 2.0 / 40 * factor)
+
+
+@pytest.mark.parametrize(
+    "changes", [{"optimizer": "dp2-adam", "dp2-noise-correction": True}, {"optimizer": "adaclip"}]
+)
+def test_silos_of_unequal_sizes_have_no_noise_to_correct_by(changes: dict[str, Any]) -> None:
+    """The noise of a silo's mean depends on its size; one optimizer of the plan is for all silos."""
+    silos = {
+        "level": "client",
+        "unit": "example",
+        "clients": 4,
+        "partition": "iid",
+        "examples-per-client": 99,
+    }
+    unequal = small(**{**silos, **changes, "client-sizes": "uniform"})
+    with pytest.raises(ArgumentError, match="client-sizes is 'uniform'; it must be equal with"):
+        make_plan(unequal)
+    make_plan(unequal.changed(client_sizes="equal"))
+    make_plan(unequal.changed(optimizer="dp2-rmsprop", dp2_noise_correction=False))
+
+
+def test_the_step_sizes_constant_beside_a_small_clip_norm_is_named_as_the_setting() -> None:
+    with pytest.raises(ArgumentError, match=r"adp-c is 1.0; it must lie in \[adp-nu, clip-norm\^2\] = "):
+        make_plan(small(**{"optimizer": "adaptive-adp-sgd", "clip-norm": 0.5}))
+    make_plan(small(**{"optimizer": "adaptive-adp-sgd", "clip-norm": 0.5, "adp-c": 0.25}))
 
 
 def test_dp2_adam_has_no_extra_query() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -180,6 +181,14 @@ def test_without_noise_and_clipping_it_is_the_delayed_method(rule: str) -> None:
             m = BETA_1 * m + (1 - BETA_1) * g
             theta = theta - RATE * (m / (1 - BETA_1 ** (j + 1)) if rule == "adam" else g)
     np.testing.assert_allclose(end.numpy(), theta, rtol=1e-9)
+
+
+def test_a_silo_that_missed_the_end_of_a_phase_begins_the_next_one_anew() -> None:
+    method = Dp2("rmsprop", Constant(1.0), Constant(1.0), 1.0, 1.0, sgd_steps=2, adaptive_steps=2, beta=0.0)
+    state = method.init(torch.zeros(1))
+    for step in (0, 4, 5):  # the step number follows from the server's round
+        state = method.update(replace(state, step=step), (torch.tensor([1.0]),))
+    assert float(state.slots["second"]) == 1.0
 
 
 def test_the_sgd_phase_is_dp_sgd() -> None:
