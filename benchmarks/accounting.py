@@ -9,7 +9,8 @@ Each cell runs in a separate process. After a small warm-up case it computes up 
 
 - constant: one noise multiplier, q = 0.01, z = 1, T = 1,000, delta 1e-5;
 - distinct: 5,000 multipliers falling from 1.0 to 0.5, q = 1e-3, delta 4e-7;
-- long: the same with 100,000 multipliers (fedpriv only);
+- rare: q = 2.5e-7, as 250 of 10^9 clients, z = 0.5, T = 2,000, delta 1e-10;
+- long: distinct with 100,000 multipliers (fedpriv only);
 - calibrate: the schedule of 5,000 steps calibrated to epsilon 1 by PLD (fedpriv only);
 - online: one affords and one charge at round 1 and at round 5,000 of such a run (fedpriv only).
 """
@@ -35,6 +36,7 @@ Run = tuple[list[tuple[float, int]], float, float]  # (z, count) pairs, q, delta
 CASES: dict[str, Run] = {
     "constant": ([(1.0, 1000)], 0.01, 1e-5),
     "distinct": ([(float(z), 1) for z in 0.5 ** (np.arange(5000) / 4999)], 1e-3, 4e-7),
+    "rare": ([(0.5, 2000)], 2.5e-7, 1e-10),
     "long": ([(float(z), 1) for z in 0.5 ** (np.arange(100_000) / 99_999)], 1e-3, 4e-7),
     "warm-up": ([(2.0, 10), (3.0, 10)], 0.1, 1e-5),
 }
@@ -192,7 +194,7 @@ def versions() -> str:
 
 def main(limit: float) -> None:
     print(versions())
-    for case in ("constant", "distinct"):
+    for case in ("constant", "distinct", "rare"):
         print(f"\n{case}\n\n| accountant | epsilon | seconds | times ours |\n|---|---|---|---|")
         least = None
         for name in PEERS:

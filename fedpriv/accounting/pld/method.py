@@ -156,9 +156,12 @@ class Pld(Method):
             return [JoinedProfile(*parts) for parts in zip(plain_profiles, other_profiles, strict=True)]
         groups = _groups(added)
         for window_factor in (1, 2, 4, 8):
-            profiles = _sums(groups, len(added), choose(groups, delta, window_factor), delta, lower)
+            lattice = choose(groups, delta, window_factor)
+            profiles = _sums(groups, len(added), lattice, delta, lower)
             if window_factor == 8 or all(profile.outside < _MAX_OUTSIDE for profile in profiles):
                 break
+        if not all(curve.precise(delta) for profile in profiles for curve in profile.uppers):
+            profiles = _sums(groups, len(added), lattice, delta, lower, np.longdouble)
         return [replace(profile, most=most) for profile, most in zip(profiles, _most(groups), strict=True)]
 
 
@@ -173,14 +176,14 @@ def _most(groups: Sequence[Group]) -> list[float]:
 
 
 def _sums(
-    groups: Sequence[Group], stages: int, lattice: Lattice, delta: float, lower: bool
+    groups: Sequence[Group], stages: int, lattice: Lattice, delta: float, lower: bool, real: type = float
 ) -> list[PldProfile]:
-    """The profiles of all stages on one lattice."""
+    """The profiles of all stages on one lattice, by transforms of the floating-point type ``real``."""
     # Under replace-one the relation is symmetric, so one direction suffices.
     directions = [lattice.removal, lattice.addition] if groups[0].directed else [lattice.removal]
-    uppers = [Total(lattice, direction, stages) for direction in directions]
+    uppers = [Total(lattice, direction, stages, real) for direction in directions]
     if not lower or not any(group.family == "fixed" for group in groups):
-        lowers = [Total(lattice, direction, stages) for direction in directions] if lower else []
+        lowers = [Total(lattice, direction, stages, real) for direction in directions] if lower else []
         for group in groups:
             _add(group, lattice, uppers, lowers)
         return _profiles(uppers, lowers)
@@ -188,7 +191,7 @@ def _sums(
     # one valid pair: at each release the unit's removal moves the sum by the replace-one distance.
     attained = [replace(g, family="poisson") if g.family == "fixed" else g for g in groups]
     other = choose(attained, delta)
-    lowers = [Total(other, other.removal, stages)]
+    lowers = [Total(other, other.removal, stages, real)]
     for group, witness in zip(groups, attained, strict=True):
         _add(group, lattice, uppers, [])
         _add(witness, other, [], lowers)
