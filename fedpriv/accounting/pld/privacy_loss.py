@@ -188,4 +188,7 @@ def _fixed_moments(
     rest = np.log(np.exp(powers - top).sum(axis=1)) + top[:, 0]
     with np.errstate(divide="ignore"):  # no atom if the rate is 1
         atom = np.log((1 - rate) * (1 - 2 * scipy.special.ndtr(-0.5 / z)))
-    return np.asarray(np.logaddexp(rest, atom[:, None]))
+    # The cut at loss 0 makes the mass wrong by up to a percent, which many releases would add up.
+    parts = np.where(losses > 0, np.logaddexp(log_weights[:, :, None], log_q), -np.inf)
+    mass = np.logaddexp(scipy.special.logsumexp(parts, axis=1), atom[:, None])
+    return np.asarray(np.logaddexp(rest, atom[:, None]) - mass)

@@ -169,6 +169,19 @@ def test_fixed_size_sampling_lies_between_its_bounds() -> None:
     assert answer.epsilon_lower < answer.epsilon < 35
 
 
+@pytest.mark.parametrize(
+    ("z", "rate", "count", "delta"),
+    [(5.0, 1e-3, 20_000, 1e-6), (2.0, 1e-5, 100_000, 1e-6), (29.7, 0.028, 934_876, 1e-5)],
+)
+def test_many_releases_of_fixed_size_are_not_overstated(
+    z: float, rate: float, count: int, delta: float
+) -> None:
+    answer = epsilon([fixed_size(z, rate, count)], delta)
+    assert answer.epsilon_lower is not None
+    assert answer.epsilon_lower <= answer.epsilon < 1.4 * answer.epsilon_lower
+    assert answer.epsilon < epsilon([fixed_size(z, rate, count)], delta, "rdp").epsilon
+
+
 @pytest.mark.slow
 def test_thousands_of_distinct_multipliers() -> None:
     answer = epsilon(falling(), 4e-7)
