@@ -66,7 +66,7 @@ class RayGrid(HostedGrid):
         client_app: str = CLIENT_APP,
         num_cpus: float | None = None,
         num_gpus: float = 0.0,
-        start_timeout: float = 120.0,
+        start_timeout: float = 300.0,
         stateless: bool = False,
     ) -> None:
         super().__init__(nodes, run_config, client_app)
