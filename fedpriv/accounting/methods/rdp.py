@@ -48,6 +48,7 @@ ORDERS = (
 )
 # One multiplier takes dp-accounting about 20 ms. If there are more distinct ones, they are rounded down.
 DISTINCT = 48
+_MOST_FIXED = 1e6  # the largest multiplier of a fixed-size release
 
 
 @dataclass(frozen=True)
@@ -122,7 +123,8 @@ def _divergences(sampling: Sampling, rate: float, multiplier: float) -> np.ndarr
             PoissonSampledDpEvent(rate, GaussianDpEvent(multiplier)),
             NeighboringRelation.ADD_OR_REMOVE_ONE,
         )
-    passed = multiplier * (2 if upstream_halves() else 1)
+    # Above it dp-accounting takes the log of 0; a smaller multiplier only raises the divergences.
+    passed = min(multiplier, _MOST_FIXED) * (2 if upstream_halves() else 1)
     return _upstream(_fixed_size(rate, passed), NeighboringRelation.REPLACE_ONE)
 
 

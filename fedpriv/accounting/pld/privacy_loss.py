@@ -123,7 +123,9 @@ def position(family: str, rate: float, z: Array, losses: Array) -> Array:
         if family == "poisson":
             inner = np.log1p(-(1 - rate) * np.exp(-losses))
             x = z**2 * (losses - np.log(rate) + inner) + 0.5
-            return np.where(losses > np.log1p(-rate) if rate < 1 else True, x, -np.inf)
+            # Within round-off of the smallest loss the logarithm's argument can be negative.
+            above = (losses > np.log1p(-rate)) & ~np.isnan(inner) if rate < 1 else True
+            return np.where(above, x, -np.inf)
         # (a + b y) / (a + b / y) = e^l with a = 1-q, b = q exp(-1 / (2 z^2)), y = exp(x / z^2).
         slope = np.log1p(-rate) - np.log(rate) + 0.5 / z**2
         half = np.abs(losses) / 2

@@ -19,7 +19,7 @@ from dp_accounting import (
     SampledWithoutReplacementDpEvent,
 )
 from dp_accounting.rdp import RdpAccountant
-from helpers.events import poisson
+from helpers.events import fixed_size, poisson
 from helpers.methods_suite import MethodSuite
 
 from fedpriv.accounting import Event, UnsupportedEvent, epsilon
@@ -63,6 +63,12 @@ def test_epsilon_is_proposition_12(z: float, delta: float) -> None:
 def test_fixed_size_sampling_has_the_doubled_sensitivity() -> None:
     events = [Event(1.0, "without-replacement", "replace-one", rate=0.1, count=100)]
     assert epsilon(events, 1e-5, "rdp").epsilon == pytest.approx(83.9, abs=0.1)
+
+
+@pytest.mark.parametrize("z", [1e6, 1e8, 1e12])
+def test_fixed_size_cohorts_with_hardly_a_loss_are_answered(z: float) -> None:
+    answer = epsilon([fixed_size(z, 0.01, 1000)], 1e-9, "rdp")
+    assert epsilon([fixed_size(1e5, 0.01, 1000)], 1e-9, "rdp").epsilon >= answer.epsilon > 0
 
 
 def test_rate_one_is_the_unsampled_gaussian_for_each_sampler() -> None:
