@@ -143,7 +143,6 @@ def _show_noise(chosen: list[Plan], as_json: bool) -> None:
 
 def _conclude(rows: list[Row], chosen: list[Plan], folder: Path, as_json: bool) -> None:
     """The table, and what goes with it."""
-    from fedpriv.federated.stop_reason import divergence
     from fedpriv.simulation import compare as comparison
 
     if as_json:
@@ -157,10 +156,8 @@ def _conclude(rows: list[Row], chosen: list[Plan], folder: Path, as_json: bool) 
     if rows:
         print_table(comparison.header(rows), [comparison.cells(row) for row in rows])
     for row in rows:
-        diverged = divergence(row.result.stopped, row.result.metrics)
-        for found in (comparison.remarks(row), diverged, *row.result.notes):
-            if found:
-                say(f"{row.placement}: {found}", bold=True)
+        for text in comparison.warnings(row):
+            say(f"{row.placement}: {text}", bold=True)
     for sentence in comparison.notes(rows):
         say(sentence)
     if rows:

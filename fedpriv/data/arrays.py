@@ -165,6 +165,9 @@ class Arrays:
             return x
         if self.tokens:
             return self._checked_tokens(x, called)
+        if x.dtype == np.uint8 and x.ndim == 4 and x.shape[3] in (1, 3, 4) and x.shape[1] > 4:
+            text = f"images {called} must have their channels first, as x.transpose(0, 3, 1, 2) has them"
+            raise DataError(f"{self.name}: {text}; {_described(x)}")
         if x.dtype == np.uint8 and x.ndim in (3, 4):
             return torch.from_numpy(np.ascontiguousarray(x if x.ndim == 4 else x[:, None]))
         if x.dtype.kind not in "fiub" or x.dtype == np.uint8 or x.ndim < 2:

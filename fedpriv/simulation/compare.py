@@ -27,6 +27,7 @@ from fedpriv.accounting.record import parse
 from fedpriv.accounting.totals import neighbours
 from fedpriv.config.plan import Plan, make_plan
 from fedpriv.config.schema import Config
+from fedpriv.federated.stop_reason import divergence
 from fedpriv.mechanism.placement import PLACEMENTS, Central, Distributed, DistributedSettings, LocalSettings
 from fedpriv.mechanism.placement.distributed import SECURE
 from fedpriv.mechanism.sampling import SAMPLERS
@@ -186,13 +187,19 @@ def markdown(rows: Sequence[Row], left: str = "") -> str:
     """The comparison as a Markdown table; ``left`` says what is not in it."""
     lines = ["# Central against local noise", ""]
     lines += [f"> **{left}**\n"] if left else []
-    lines += [f"> {row.placement}: **{note}**\n" for row in rows if (note := remarks(row))]
+    lines += [f"> {row.placement}: **{note}**\n" for row in rows for note in warnings(row)]
     head = header(rows)
     lines += [" | ".join(["", *head, ""]).strip(), "|" + "---|" * len(head)]
     lines += [" | ".join(["", *cells(row), ""]).strip() for row in rows]
     for note in notes(rows):
         lines += ["", note]
     return "\n".join([*lines, ""])
+
+
+def warnings(row: Row) -> list[str]:
+    """Why a row's runs are not private, that its model diverged or learned nothing, and the like."""
+    found = (remarks(row), divergence(row.result.stopped, row.result.metrics), *row.result.notes)
+    return [text for text in found if text]
 
 
 def remarks(row: Row) -> str:

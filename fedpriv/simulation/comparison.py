@@ -61,5 +61,5 @@ class Comparison:
 
     def _notes(self) -> list[str]:
         """What goes with the table: what is left out, what is not private, what holds for all rows."""
-        remarks = [f"{row.placement}: {text}" for row in self.rows if (text := comparisons.remarks(row))]
-        return [*([self.left_out] if self.left_out else []), *remarks, *comparisons.notes(self.rows)]
+        warnings = [f"{row.placement}: {text}" for row in self.rows for text in comparisons.warnings(row)]
+        return [*([self.left_out] if self.left_out else []), *warnings, *comparisons.notes(self.rows)]

@@ -48,6 +48,7 @@ BAD = {
     "one number": (np.float32(3)[...], LABELS, {}, "an axis of examples"),
     "texts": (FLOATS.astype(str), LABELS, {}, "float32 .*; these are text with 2 axes"),
     "flat bytes": (FLOATS.astype(np.uint8), LABELS, {}, "uint8 images"),
+    "channels last": (np.zeros((2, 8, 8, 3), np.uint8), LABELS, {}, r"first, as x\.transpose\(0, 3, 1, 2\)"),
     "nan": (FLOATS * np.float32("nan"), LABELS, {}, "finite numbers"),
     "too large for float32": (FLOATS.astype(np.float64) + 1e39, LABELS, {}, "as float32 has them"),
     "no rows": (FLOATS[:0], LABELS[:0], {}, "at least one example"),

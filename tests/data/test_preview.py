@@ -42,7 +42,7 @@ def test_bad_arguments(tmp_path):
     words = Arrays("words", ids, labels, ids, labels, 1, tokens=(2,))
     with pytest.raises(ArgumentError, match="dataset is 'words'; it must be of images"):
         save_grid(words, np.array([0]), tmp_path / "x.png")
-    last = np.zeros((1, 6, 5, 3), np.uint8)
+    last = np.zeros((1, 6, 5, 3), np.float32)
     with pytest.raises(ArgumentError, match=r"channels come first: x.transpose\(0, 3, 1, 2\)"):
         save_grid(Arrays("toy", last, labels, last, labels, 1), np.array([0]), tmp_path / "x.png")
     assert list(tmp_path.iterdir()) == []

@@ -41,7 +41,7 @@ def read(paths: Sequence[Path], name: str, as_text: Collection[str] = ()) -> pa.
     tables = []
     for path in paths:
         if not path.is_file():
-            raise MissingDataError(f"{path} does not exist")
+            raise MissingDataError(f"{path.absolute()} does not exist")
         try:
             tables.append(_read_one(path, as_text))
         except (pa.ArrowException, OSError, ValueError, KeyError, MemoryError) as error:

@@ -117,7 +117,7 @@ def _of_object(part: Any) -> pa.Table:
 
 def _of_folder(path: Path) -> dict[str, pa.Table]:
     if not path.is_dir():
-        raise MissingDataError(f"{path} is not a folder of a data set")
+        raise MissingDataError(f"{path.absolute()} is not a folder of a data set")
     if (path / "dataset_dict.json").is_file():
         return {part: _saved(path / part) for part in _listed(path / "dataset_dict.json", "splits")}
     files: dict[str, list[Path]] = {}

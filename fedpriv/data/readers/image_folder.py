@@ -35,7 +35,7 @@ def image_folder(path: str | Path, image_size: int, grey: bool = False) -> Array
     """
     path = expanded(path)
     if not path.exists():
-        raise MissingDataError(f"{path} does not exist")
+        raise MissingDataError(f"{path.absolute()} does not exist")
     found: dict[str, list[tuple[str, bytes]]] = {part: [] for part in _PARTS}
     for part, label, content in _in_zip(path) if path.is_file() else _in_folder(path):
         found[part].append((label, content))

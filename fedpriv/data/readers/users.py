@@ -139,7 +139,7 @@ class _Users:
 
     def _records(self, path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
         if not path.is_file():
-            raise MissingDataError(f"{path} does not exist")
+            raise MissingDataError(f"{path.absolute()} does not exist")
         raw = content(path)
         try:
             if _is_leaf(raw):
