@@ -23,7 +23,7 @@ from fedpriv.accounting.events import Event, Relation
 from fedpriv.accounting.methods import gaussian, relations
 from fedpriv.accounting.methods.base import Method, register
 from fedpriv.accounting.pld import privacy_loss, rounding
-from fedpriv.accounting.pld.convolution import Curve, Total
+from fedpriv.accounting.pld.convolution import Curve, Total, longer
 from fedpriv.accounting.pld.discretisation import TAIL_MASS, Group, Lattice, choose
 from fedpriv.accounting.pld.privacy_loss import Array
 
@@ -160,8 +160,9 @@ class Pld(Method):
             profiles = _sums(groups, len(added), lattice, delta, lower)
             if window_factor == 8 or all(profile.outside < _MAX_OUTSIDE for profile in profiles):
                 break
-        if not all(curve.precise(delta) for profile in profiles for curve in profile.uppers):
-            profiles = _sums(groups, len(added), lattice, delta, lower, np.longdouble)
+        precise = all(curve.precise(delta) for profile in profiles for curve in profile.uppers)
+        if not precise and (real := longer()) is not None:
+            profiles = _sums(groups, len(added), lattice, delta, lower, real)
         return [replace(profile, most=most) for profile, most in zip(profiles, _most(groups), strict=True)]
 
 
