@@ -135,21 +135,35 @@ def rank(one: dict[str, Any]) -> float:
 
 
 def markdown(rows: list[dict[str, Any]], table: str) -> str:
-    """A table: mean and half the 95 % interval of each method's seeds, and the largest epsilon certified."""
-    rows = [one for one in rows if one["table"] == table and one["part"] == SCORED]
-    if not rows:
-        return "not run"
-    lines = list[tuple[str, ...]]()
+    """A table: mean and half the 95 % interval of each method's seeds, and the largest epsilon certified.
+
+    Runs with a step size that the search no longer chooses, since it has more candidates, are left out.
+    """
     groups: dict[tuple[str, str, str], list[dict[str, Any]]] = {}
     for one in rows:
-        groups.setdefault((one["partition"], one["method"], one["optimizer"]), []).append(one)
-    for (partition, method, optimizer), runs in groups.items():
+        if one["table"] == table:
+            groups.setdefault((one["partition"], one["method"], one["optimizer"]), []).append(one)
+    lines = list[tuple[str, ...]]()
+    for (partition, method, optimizer), of_method in groups.items():
+        runs, rate = with_chosen_rate(of_method)
+        if not runs:
+            continue
         name = method if method == optimizer else f"{method} (`{optimizer}` without noise and clipping)"
         epsilon = "infinite" if runs[0]["epsilon"] is None else f"{max(r['epsilon'] for r in runs):.4g}"
         marks = " (simulated, not private)" if str(runs[0]["remark"]).startswith("simulated") else ""
-        counts = str(runs[0]["rounds"]), str(len(runs))
+        counts = str(runs[0]["rounds"]), f"{rate:g}", str(len(runs))
         lines.append((name, partition, *counts, score(runs), f"{epsilon}{marks}"))
-    return batches.markdown(("method", "partition", "rounds", "seeds", "score", "epsilon"), lines)
+    if not lines:
+        return "not run"
+    return batches.markdown(
+        ("method", "partition", "rounds", "step size", "seeds", "score", "epsilon"), lines
+    )
+
+
+def with_chosen_rate(of_method: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], float]:
+    """A method's scored runs with the step size that its search chose, and that step size."""
+    best = min((one for one in of_method if one["part"] == TUNING), key=rank)["learning-rate"]
+    return [one for one in of_method if one["part"] == SCORED and one["learning-rate"] == best], best
 
 
 def score(runs: list[dict[str, Any]]) -> str:

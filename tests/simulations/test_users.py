@@ -40,27 +40,32 @@ def test_the_cifar_table_has_pfl_researchs_noise_and_says_it_is_simulated() -> N
     }
     assert kind == (1000, 10**6, 2.0, 1e-6, 0.4, 1500)
     assert {c.dirichlet_alpha for c in configs if c.partition == "dirichlet"} == {0.1}
-    runs = [{"remark": "simulated, not private: the noise of", "epsilon": 2.0, "score": 0.3}]
-    text = users.markdown([{**rows_of("cifar")[0], **runs[0]}], "cifar")
+    remark = {"remark": "simulated, not private: the noise of"}
+    text = users.markdown([{**one, **remark} for one in rows_of("cifar")[:5]], "cifar")
     assert "2 (simulated, not private)" in text
 
 
 def rows_of(table: str) -> list[dict[str, Any]]:
-    """Made-up rows of two seeds, with noise and without."""
+    """Made-up rows of a search and two seeds, with noise and without; one is of a step size not chosen."""
     made = {"table": table, "part": users.SCORED, "partition": "iid", "rounds": 9, "measure": "accuracy"}
-    made |= {"optimizer": "dp-sgd", "remark": None}
+    made |= {"optimizer": "dp-sgd", "method": "dp-sgd", "remark": None, "learning-rate": 0.5, "epsilon": 2.0}
+    without = {**made, "method": users.NON_PRIVATE, "epsilon": None}
     return [
-        {**made, "method": "dp-sgd", "score": 0.5, "epsilon": 1.9},
-        {**made, "method": "dp-sgd", "score": 0.6, "epsilon": 2.0},
-        {**made, "method": users.NON_PRIVATE, "score": 0.9, "epsilon": None},
+        {**made, "part": users.TUNING, "score": 0.6},
+        {**made, "part": users.TUNING, "score": 0.5, "learning-rate": 5.0},
+        {**made, "score": 0.5, "epsilon": 1.9},
+        {**made, "score": 0.9, "learning-rate": 5.0},
+        {**made, "score": 0.6},
+        {**without, "part": users.TUNING, "score": 0.8},
+        {**without, "score": 0.9},
     ]
 
 
 def test_a_table_has_means_intervals_and_the_largest_epsilon() -> None:
     first, second = users.markdown(rows_of("synthetic"), "synthetic").splitlines()[2:]
     half = 100 * 12.7062 * 0.05 * math.sqrt(2) / math.sqrt(2)
-    assert first == f"| dp-sgd | iid | 9 | 2 | 55.0 ± {half:.1f} % | 2 |"
-    assert second.endswith("| iid | 9 | 1 | 90.0 % | infinite |")
+    assert first == f"| dp-sgd | iid | 9 | 0.5 | 2 | 55.0 ± {half:.1f} % | 2 |"
+    assert second.endswith("| iid | 9 | 0.5 | 1 | 90.0 % | infinite |")
     assert users.markdown([], "cifar") == "not run"
 
 
