@@ -192,7 +192,7 @@ def by_key(values: Mapping[str, Any]) -> dict[str, Any]:
     found = {kebab(key): value for key, value in values.items()}
     for key in values:
         if len(found) < len(values) and kebab(key) in values and kebab(key) != key:
-            raise validation.ArgumentError(f"{kebab(key)} is given twice, as {key} too")
+            raise validation.ArgumentError(f"{kebab(key)} is given twice, with hyphens and with underscores")
     return found
 
 

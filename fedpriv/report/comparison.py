@@ -294,5 +294,7 @@ def footnotes(groups: Sequence[Group]) -> list[str]:
         if notes:
             alike_groups.setdefault("; ".join(notes), []).append(group)
     lines += [f"{_named(noted, groups)}: {notes}" for notes, noted in alike_groups.items()]
+    if any(run.gate and not summary.ended_on_its_own(run.report["result"]) for g in groups for run in g.runs):
+        lines.append("A stopped or resumed run has its whole budget: its end may depend on its results.")
     spread = any(group.json()["spread"] is not None for group in groups)
     return [*lines, *([f"The number after +- is {SPREAD}."] if spread else [])]

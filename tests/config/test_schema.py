@@ -218,7 +218,10 @@ def test_keys_may_be_written_as_python_writes_names() -> None:
     assert Config.parse({"learning_rate": 0.5, "clip-norm": 2}) == Config.parse(
         {"learning-rate": 0.5, "clip_norm": 2}
     )
-    assert refusal({"clip_norm": 1, "clip-norm": 2}) == "clip-norm is given twice, as clip_norm too"
+    assert (
+        refusal({"clip_norm": 1, "clip-norm": 2})
+        == "clip-norm is given twice, with hyphens and with underscores"
+    )
     assert refusal({"cliping_norm": 1.0}) == "unknown key 'cliping-norm'; did you mean 'clip-norm'?"
     assert refusal({"clip_norm": -1.0}).startswith("clip-norm is -1.0; it must ")
 

@@ -211,6 +211,9 @@ def test_stopped_runs_are_not_averaged_and_cost_their_budget(runs: Path, tmp_pat
     assert [len(group.runs) for group in groups] == [1, 1, 1]
     assert [group.json()["epsilon"] for group in groups[1:]] == [3.0, 3.0]
     assert groups[1].name == "optimizer=dp-sgd (interrupted)"
+    told = "A stopped or resumed run has its whole budget: its end may depend on its results."
+    assert told in comparison.footnotes(groups)
+    assert told not in comparison.footnotes(groups[:1])
 
 
 def changed(group: comparison.Group, name: object, **report: object) -> comparison.Group:

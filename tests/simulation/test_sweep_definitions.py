@@ -108,6 +108,13 @@ def test_names_are_folders_of_their_own_on_every_file_system() -> None:
         ({"override": [{"when": {"seed": 1}, "optimizer": "adadp"}]}, ["when seed=1", "an axis"]),
         ({"override": [{"when": {"seed": 9}, "clip-norm": 2}]}, ["when seed=9", "matches no cell"]),
         ({"override": [{"when": {"seed": True}, "clip-norm": 2}]}, ["when seed=true", "matches no cell"]),
+        (
+            {
+                "grid": {"optimizer": ["dp-sgd", "dp-adem"]},
+                "override": [{"when": {"optimizer": "dp-adam"}, "clip-norm": 2}],
+            },
+            ["optimizer is 'dp-adem'", "did you mean 'dp-adam'"],
+        ),
         ({"override": [{"when": {"sed": 1}, "clip-norm": 2}]}, ["'sed'", "when", "'seed'"]),
         (
             {"override": [{"when": {"seed": n}, "clip-norm": n + 1} for n in (1, 2)] + [CONTRADICTING]},

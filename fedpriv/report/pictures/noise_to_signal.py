@@ -7,7 +7,7 @@ parameters (:func:`fedpriv.report.notices.noise_to_signal`). Nothing about the d
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fedpriv._internal import plotting
 from fedpriv.report.pictures import methods
@@ -35,10 +35,12 @@ def draw(ended: Sequence[Ended], about: str) -> Figure | None:
     panels = methods.panels(kept, most)
     figure, all_axes = methods.grid(len(panels))
     heights = [point.mean for line in kept for point in line.points]
-    for axes, (key, part) in zip(all_axes, panels, strict=True):
-        for line, (color, dashes, marker) in zip(part, plotting.STYLES, strict=False):
+    labelled = [[(_label(line, key), line) for line in part] for key, part in panels]
+    styles = _styles([[label for label, _ in part] for part in labelled])
+    for axes, (key, part), named in zip(all_axes, panels, labelled, strict=True):
+        for label, line in named:
             at = [point.at for point in line.points if point.at is not None]
-            label = methods.words({k: v for k, v in line.settings.items() if k != key}) or "all runs"
+            color, dashes, marker = styles[label]
             style = {"color": color, "linestyle": dashes, "marker": marker, "markevery": max(1, len(at) // 8)}
             axes.plot(at, [point.mean for point in line.points], markersize=4, label=label, **style)
         plotting.level(axes, 1, "noise = largest signal")
@@ -63,6 +65,22 @@ def draw(ended: Sequence[Ended], about: str) -> Figure | None:
         footer.append(f"{len(lines) - len(kept)} more methods are not shown.")
     plotting.footer(figure, footer)
     return figure
+
+
+def _label(line: Line, left_out: str) -> str:
+    return methods.words({k: v for k, v in line.settings.items() if k != left_out}) or "all runs"
+
+
+def _styles(panels: Sequence[Sequence[str]]) -> dict[str, tuple[str, Any, str]]:
+    """A style for each label, the same in all panels, and another one for each label of a panel."""
+    found: dict[str, int] = {}
+    for labels in sorted(panels, key=len, reverse=True):
+        for label in labels:
+            taken = {found[other] for other in labels if other in found}
+            free = [number for number in range(methods.MOST_LINES) if number not in taken]
+            unused = [number for number in free if number not in found.values()]
+            found.setdefault(label, (unused or free)[0])
+    return {label: plotting.STYLES[number] for label, number in found.items()}
 
 
 def _merged(lines: Sequence[Line]) -> list[Line]:

@@ -281,6 +281,9 @@ def _values(definition: Definition, point: Mapping[str, Scalar]) -> dict[str, Sc
 def _require_matches(definition: Definition, points: Sequence[Mapping[str, Scalar]]) -> None:
     for override in definition.overrides:
         if not any(override.matches({**definition.settings, **point}) for point in points):
+            for key in override.when:  # a value of the grid may be the one that is misspelt
+                for value in definition.grid.get(key, ()):
+                    Config.parse({key: value})
             raise validation.ArgumentError(
                 f"{override.name} matches no cell; name values that [grid] or [settings] has"
             )

@@ -225,6 +225,24 @@ def test_equal_noise_is_one_line() -> None:
     assert noise_to_signal.draw([ended(0.5)], "1 cell") is None
 
 
+def test_a_line_has_one_colour_in_all_panels_of_noise_to_signal() -> None:
+    cells = [
+        ended(0.5, epsilon=epsilon, optimizer=name, RATIOS=[(1, ratio / epsilon), (20, ratio / epsilon)])
+        for epsilon in (1.0, 2.0, 4.0)
+        for name, ratio in (("dp-sgd", 1.0), ("dp-adam", 1.0 if epsilon == 1 else 1.7), ("dp-yogi", 3.3))
+    ]
+    figure = noise_to_signal.draw(cells, "9 cells")
+    assert figure is not None
+    colours: dict[str, set[object]] = {}
+    for axes in figure.axes:
+        own = {str(line.get_label()): line.get_color() for line in axes.lines}
+        assert len(set(own.values())) == len(own)
+        for label, colour in own.items():
+            colours.setdefault(label, set()).add(colour)
+    assert len(colours) == 5  # dp-sgd, dp-adam, both, dp-yogi, the level
+    assert all(len(found) == 1 for found in colours.values())
+
+
 def test_a_panel_of_noise_to_signal_has_eight_lines_with_the_level() -> None:
     rates = [0.01 * (n + 1) for n in range(9)]
     cells = [ended(0.5, RATIOS=[(1, rate), (20, rate)], **{"sampling-rate": rate}, seed=1) for rate in rates]
