@@ -233,12 +233,12 @@ def _build(own: AdpSettings, context: BuildContext) -> FirstOrder:
 
 def _build_adaptive(own: AdpSettings, context: BuildContext) -> AdaptiveAdpSgd:
     rate, clip = context.common.learning_rate, context.common.clip_norm
-    if not own.adp_nu <= own.adp_c <= clip**2:
-        allowed = f"lie in [adp-nu, clip-norm^2] = [{own.adp_nu:g}, {clip**2:g}]"
-        raise validation.fail("adp-c", own.adp_c, allowed)
     beta, b_0 = Restarting(own.adp_beta, own.adp_period), own.adp_a**0.5
     if alpha := _alpha(own):
         return AdaptiveAdpSgd(rate, clip, b_0, alpha, own.adp_nu, beta)
+    if not own.adp_nu <= own.adp_c <= clip**2:  # told by the setting's name, which the function has not
+        allowed = f"lie in [adp-nu, clip-norm^2] = [{own.adp_nu:g}, {clip**2:g}]"
+        raise validation.fail("adp-c", own.adp_c, allowed)
     return adaptive_adp_sgd(rate, clip, b_0, own.adp_c, own.adp_nu, beta)
 
 

@@ -277,6 +277,7 @@ def test_the_step_sizes_constant_beside_a_small_clip_norm_is_named_as_the_settin
     with pytest.raises(ArgumentError, match=r"adp-c is 1.0; it must lie in \[adp-nu, clip-norm\^2\] = "):
         make_plan(small(**{"optimizer": "adaptive-adp-sgd", "clip-norm": 0.5}))
     make_plan(small(**{"optimizer": "adaptive-adp-sgd", "clip-norm": 0.5, "adp-c": 0.25}))
+    make_plan(small(**{"optimizer": "adaptive-adp-sgd", "clip-norm": 0.5, "adp-noise": "constant"}))
 
 
 def test_dp2_adam_has_no_extra_query() -> None:
