@@ -27,7 +27,7 @@ True
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from fedpriv._internal.lazy import numpy as np
 from fedpriv._internal.lazy import scipy
@@ -71,9 +71,15 @@ class Curve:
     outside: float
     round_off: float
     releases: int
+    _uppers: dict[float, float] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def upper(self, delta: float) -> float:
         """An epsilon whose delta is certified to be at most ``delta``; infinite if there is none."""
+        if delta not in self._uppers:
+            self._uppers[delta] = self._upper(delta)
+        return self._uppers[delta]
+
+    def _upper(self, delta: float) -> float:
         if delta <= self.infinite:
             return math.inf
         position = int(np.argmax(self._bounds(self.losses, 1) <= delta))
