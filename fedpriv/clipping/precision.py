@@ -13,7 +13,7 @@ torch.bfloat16
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any, Literal
 
 import torch
@@ -26,12 +26,11 @@ def computing(precision: Precision, device: torch.device) -> Iterator[None]:
     """Set the precision of matrix products and convolutions on ``device`` while the context is open."""
     if device.type != "cuda":
         # A device without autocast computes in float32 as it is; asked for bfloat16, it says so.
-        plain = precision != "bf16" and not torch.amp.is_autocast_available(device.type)
-        with (
-            nullcontext()
-            if plain
-            else torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16")
-        ):
+        low = precision == "bf16"
+        if low or torch.amp.is_autocast_available(device.type):
+            with torch.autocast(device.type, torch.bfloat16, enabled=low):
+                yield
+        else:
             yield
         return
     settings = _settings(precision == "tf32")

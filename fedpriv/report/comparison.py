@@ -69,6 +69,11 @@ class Run:
         return self.ended.complete
 
     @property
+    def stopped(self) -> bool:
+        """Whether somebody may have stopped the run because of its results."""
+        return not summary.ended_on_its_own(self.report["result"])
+
+    @property
     def gate(self) -> dict[str, Any]:
         """The enforced guarantee, as :func:`fedpriv.report.summary.enforced_guarantee`.
 
@@ -76,7 +81,7 @@ class Run:
         epsilon is then not a valid bound.
         """
         found = summary.enforced_guarantee(self.report)
-        if found and not summary.ended_on_its_own(self.report["result"]):
+        if found and self.stopped:
             found["epsilon"] = self.report["privacy"]["budget"]["epsilon"]
         return found
 
@@ -294,7 +299,7 @@ def footnotes(groups: Sequence[Group]) -> list[str]:
         if notes:
             alike_groups.setdefault("; ".join(notes), []).append(group)
     lines += [f"{_named(noted, groups)}: {notes}" for notes, noted in alike_groups.items()]
-    if any(run.gate and not summary.ended_on_its_own(run.report["result"]) for g in groups for run in g.runs):
+    if any(run.gate and run.stopped for group in groups for run in group.runs):
         lines.append("A stopped or resumed run has its whole budget: its end may depend on its results.")
     spread = any(group.json()["spread"] is not None for group in groups)
     return [*lines, *([f"The number after +- is {SPREAD}."] if spread else [])]
